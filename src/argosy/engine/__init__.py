@@ -1,0 +1,1 @@
+"""One replica: decisions (`core`), execution (`executors`), and the loop that joins them."""

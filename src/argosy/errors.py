@@ -1,0 +1,108 @@
+"""The typed errors of all rooms.
+
+Everything a person can cause is one of these. Each carries a message of one clear line that names what was wrong and what
+to do about it; the edge maps it to an HTTP status (`http_status`, `type`, `code`, `param`) or to a line on stderr and exit
+code 2. `assert` is kept for our own bugs.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ArgosyError(Exception):
+    """Base of every error this package raises on purpose. `str(error)` is one line, fit to show to a person."""
+
+    http_status: ClassVar[int] = 500
+    type: ClassVar[str] = "api_error"
+    code: str | None = None
+    param: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if param is not None:
+            self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(ArgosyError):
+    """A request field has a value that cannot be served; `param` names the field (dotted, e.g. `messages[0].content`)."""
+
+    http_status = 400
+    type = "invalid_request_error"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt leaves no room for even one generated token."""
+
+    code = "context_length_exceeded"
+
+
+class Unauthorized(ArgosyError):
+    """The API key is missing or wrong."""
+
+    http_status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class UnknownModel(ArgosyError):
+    """A request names a model this server does not serve, or a command names one nobody knows."""
+
+    http_status = 404
+    type = "not_found_error"
+    code = "model_not_found"
+
+
+class PayloadTooLarge(ArgosyError):
+    """The request body is above the limit."""
+
+    http_status = 413
+    type = "invalid_request_error"
+    code = "payload_too_large"
+
+
+class QueueFull(ArgosyError):
+    """Retryable pressure: as many requests wait as the queue may hold. `retry_after_s` is a whole number of seconds."""
+
+    http_status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineUnavailable(ArgosyError):
+    """The engine cannot take requests: it is loading, draining, stopped, or its thread died."""
+
+    http_status = 503
+    type = "api_error"
+    code = "service_unavailable"
+
+
+class GenerationFailed(ArgosyError):
+    """One request failed inside the engine (e.g. its logits were not finite); others are not affected."""
+
+    http_status = 500
+    type = "api_error"
+    code = "generation_failed"
+
+
+class ConfigError(ArgosyError):
+    """A setting of ours (flag, configuration key) is unknown or out of range; the message names it and the remedy."""
+
+
+class ModelFileError(ArgosyError):
+    """A model file is damaged, truncated or not what it claims to be; the message names the file."""
+
+
+class UnsupportedModel(ArgosyError):
+    """The checkpoint is sound, but uses an architecture, tensor type, tokenizer or rope this package does not run."""
+
+
+class FetchError(ArgosyError):
+    """A model could not be fetched (no network, no space, wrong checksum); what was got so far is kept for a resume."""

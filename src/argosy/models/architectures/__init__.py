@@ -1,0 +1,1 @@
+"""Readable torch modules, one file per family: the reference for every faster path."""

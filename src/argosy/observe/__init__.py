@@ -1,0 +1,1 @@
+"""What the system tells people: statistics, metrics, logs."""

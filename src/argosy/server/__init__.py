@@ -1,0 +1,1 @@
+"""The OpenAI protocol over HTTP in front of one engine."""
