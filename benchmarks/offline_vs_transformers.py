@@ -1,0 +1,106 @@
+"""Offline throughput of `argosy.LLM` against `transformers` batch generate: same weights, same machine, same run.
+
+Both generate the same number of tokens greedily from the same prompts in float32; rounds alternate, the ratio of medians is
+reported. usage: python benchmarks/offline_vs_transformers.py [--sequences 32] [--tokens 64] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from report import machine, write_result
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM
+
+from argosy import LLM, SamplingParams
+from argosy.models.resolve import resolve
+
+TOPICS = ["the sea", "a lighthouse", "bread", "the number seven", "winter", "a small dog", "trade winds", "maps"]
+
+
+def prompts(count: int) -> list[str]:
+    """`count` prompts of different lengths, about 10 to 60 tokens."""
+    return [f"Tell me about {TOPICS[i % 8]}. " + "Be brief and clear. " * (i % 9) for i in range(count)]
+
+
+def argosy_runner(threads: int, batch: list[list[int]], new_tokens: int) -> Callable[[], int]:
+    """A function that generates once and returns the number of tokens made."""
+    llm = LLM("smollm2-135m", dtype="float32", threads=threads, enable_prefix_caching=False, max_num_seqs=len(batch))
+    params = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True)
+
+    def run() -> int:
+        return sum(len(c.token_ids) for out in llm.generate(batch, params) for c in out.completions)
+
+    return run
+
+
+def transformers_runner(batch: list[list[int]], new_tokens: int) -> Callable[[], int]:
+    """The same through `model.generate` on one left-padded batch."""
+    path = resolve("smollm2-135m").path
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    longest = max(map(len, batch))
+    ids = torch.tensor([[2] * (longest - len(p)) + p for p in batch])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in batch])
+
+    @torch.inference_mode()
+    def run() -> int:
+        out = model.generate(
+            ids, attention_mask=mask, do_sample=False, min_new_tokens=new_tokens, max_new_tokens=new_tokens, pad_token_id=2
+        )
+        return (out.shape[1] - longest) * len(batch)
+
+    return run
+
+
+def main() -> None:
+    """Measure, print a table, write benchmarks/results/offline_vs_transformers.json."""
+    args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    args.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 32])
+    args.add_argument("--tokens", type=int, default=64)
+    args.add_argument("--rounds", type=int, default=5)
+    args.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = args.parse_args()
+    torch.set_num_threads(options.threads)
+    console, table = (
+        Console(),
+        Table("sequences", "argosy tok/s", "transformers tok/s", "ratio", title="offline, greedy, float32"),
+    )
+    rows = []
+    for count in options.sequences:
+        with LLM("smollm2-135m") as llm:
+            batch = [llm.tokenizer.encode(p) for p in prompts(count)]
+        runners = {
+            "argosy": argosy_runner(options.threads, batch, options.tokens),
+            "transformers": transformers_runner(batch, options.tokens),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in runners}
+        for round_index in range(options.rounds + 1):
+            for name, run in runners.items():
+                begin = time.perf_counter()
+                made = run()
+                if round_index > 0:  # the first round warms caches and allocators
+                    rates[name].append(made / (time.perf_counter() - begin))
+        ours, theirs = (statistics.median(rates[n]) for n in ("argosy", "transformers"))
+        rows.append(
+            {
+                "sequences": count,
+                "argosy_tokens_per_s": ours,
+                "transformers_tokens_per_s": theirs,
+                "ratio": ours / theirs,
+                "rounds": rates,
+            }
+        )
+        table.add_row(str(count), f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.2f}")
+    console.print(table)
+    console.print(
+        f"wrote {write_result('offline_vs_transformers', {'new_tokens': options.tokens, 'rows': rows})} on {machine()['cpu']}"
+    )
+
+
+if __name__ == "__main__":
+    main()
