@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 
 import torch
-from report import machine, write_result
+from argosy.models.resolve import resolve
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from argosy import LLM, SamplingParams
-from argosy.models.resolve import resolve
+from report import machine, write_result
 
 TOPICS = ["the sea", "a lighthouse", "bread", "the number seven", "winter", "a small dog", "trade winds", "maps"]
 
@@ -97,9 +97,8 @@ def main() -> None:
         )
         table.add_row(str(count), f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.2f}")
     console.print(table)
-    console.print(
-        f"wrote {write_result('offline_vs_transformers', {'new_tokens': options.tokens, 'rows': rows})} on {machine()['cpu']}"
-    )
+    path = write_result("offline_vs_transformers", {"new_tokens": options.tokens, "rows": rows})
+    console.print(f"wrote {path} on {machine()['cpu']}")
 
 
 if __name__ == "__main__":
