@@ -15,24 +15,7 @@ from server_process import ServerProcess, serve
 
 STREAMS = 64
 DISCONNECT_SHARE = 0.3
-WORDS = [
-    "sea",
-    "wind",
-    "sail",
-    "harbour",
-    "cargo",
-    "map",
-    "star",
-    "tide",
-    "rope",
-    "anchor",
-    "crew",
-    "salt",
-    "lamp",
-    "gull",
-    "storm",
-    "calm",
-]
+WORDS = ("sea", "wind", "sail", "harbour", "cargo", "map", "star", "tide", "rope", "anchor", "crew", "salt", "lamp")
 IDLE_METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting", "argosy_http_requests_in_flight")
 
 

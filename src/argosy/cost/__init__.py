@@ -1,0 +1,1 @@
+"""FLOPs, bytes, seconds, joules and dollars: one model that answers every quantitative question, with its provenance."""

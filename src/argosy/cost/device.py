@@ -1,0 +1,80 @@
+"""What a device, a link, a node and a cluster are to the cost model."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from argosy.cost.quantity import Quantity
+from argosy.errors import ConfigError
+
+
+class Precision(enum.StrEnum):
+    """Element types that weights, KV, activations and arithmetic come in."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP8 = "fp8"
+    INT8 = "int8"
+    FP4 = "fp4"
+    INT4 = "int4"
+
+    @property
+    def bytes_per_element(self) -> float:
+        """Bytes of one element without scales."""
+        return {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}.get(self.value, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection, one way, per device: latency α in seconds and bandwidth β in bytes/s."""
+
+    name: str
+    bandwidth: Quantity
+    latency: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator or host processor as sold. Peaks are dense.
+
+    Attributes:
+        peak: dense arithmetic peak per precision; a precision that is absent is not supported natively.
+        memory, memory_bandwidth: of the device's own memory.
+        scale_up: link to its peers in the node (NVLink, Infinity Fabric, ICI), or None.
+        scale_out: link between nodes, per device, or None.
+        host: link to the host (PCIe), or None.
+        power: board power.
+        devices_per_node: how many share one scale-up domain.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    kind: str
+    peak: Mapping[Precision, Quantity]
+    memory: Quantity
+    memory_bandwidth: Quantity
+    scale_up: Link | None
+    scale_out: Link | None
+    host: Link | None
+    power: Quantity | None
+    devices_per_node: int
+    notes: str = ""
+
+    def peak_flop_per_s(self, precision: Precision) -> float:
+        """Dense peak at `precision` in FLOP/s.
+
+        Raises:
+            ConfigError: the device has no arithmetic in it; names those it has.
+        """
+        if precision not in self.peak:
+            known = ", ".join(sorted(self.peak))
+            raise ConfigError(f"{self.name} has no {precision} arithmetic; it has {known}")
+        return self.peak[precision].value
+
+    def ridge_flop_per_byte(self, precision: Precision) -> float:
+        """Arithmetic intensity at which compute and memory take equally long (roofline; Williams et al. 2009)."""
+        return self.peak_flop_per_s(precision) / self.memory_bandwidth.value
