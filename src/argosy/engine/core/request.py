@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from argosy.engine.core.sampling_params import SamplingParams
 
@@ -61,9 +61,20 @@ class Sequence:
     Attributes:
         token_ids: prompt, then output.
         num_prompt: length of the prompt in tokens.
+        rank: (priority, arrival in seconds, sequence id); the lower one goes first and is preempted last.
+        stop_ids: token ids that end it, once `min_len` tokens are known.
+        max_len, length_reason: the length in tokens at which it ends, and the limit that says so.
         num_computed: positions whose KV is in the blocks.
-        block_table: ids of the blocks held, in order of position.
+        block_table: ids of the blocks held, in order of position; replaced, never edited, so that plans can share it.
+        capacity: tokens that the block table has room for.
         num_published: leading blocks that stand in the prefix index.
+        publish_at: the value of `num_computed` at which one more block can be published.
+        decode_from: the value of `num_computed` from which all that was known at admission, but for the last token, is
+            computed: from there on it decodes.
+        next_prompt_logprob: first prompt position whose logprobs are still owed, or 0 if none are.
+        protected: holds blocks for its whole remaining life and is never preempted.
+        has_parked_siblings: other sequences of the request wait for its prompt to be computed, to fork from it.
+        known_to_executor: it stood in a plan's `new` and not yet in a plan's `finished`.
         num_cached_tokens: prompt tokens found in the prefix cache at first admission.
         preemptions: how often it lost its blocks.
         first_scheduled_s, first_token_s: on the engine's clock, or None before.
@@ -75,10 +86,22 @@ class Sequence:
     sample_index: int
     token_ids: list[int]
     num_prompt: int
+    rank: tuple[int, float, int] = (0, 0.0, 0)
+    stop_ids: frozenset[int] = frozenset()
+    min_len: int = 0
+    max_len: int = 0
+    length_reason: str = ""
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed: int = 0
-    block_table: list[int] = field(default_factory=list)
+    block_table: tuple[int, ...] = ()
+    capacity: int = 0
     num_published: int = 0
+    publish_at: int = 0
+    decode_from: int = 0
+    next_prompt_logprob: int = 0
+    protected: bool = False
+    has_parked_siblings: bool = False
+    known_to_executor: bool = False
     num_cached_tokens: int = 0
     preemptions: int = 0
     first_scheduled_s: float | None = None

@@ -1,0 +1,518 @@
+"""Which tokens run in the next step.
+
+There are no phases: every sequence catches up to the tokens it knows, under one token budget per step. A decoding sequence
+is one that lacks only its last token; a chunked prompt, a prefix hit and a resumption after preemption are sequences that
+lack more of them.
+
+Why every request ends. (1) A step with running sequences computes at least one token: the budget has room for one token of
+each, and the best-ranked one that decodes is never preempted unless what it needs is held by protected sequences, which
+run in the same step. (2) A sequence is preempted at most `max_preemptions` times; after that it comes back with blocks for
+its whole life and stays. (3) When nothing runs, every block can be allocated and the head of the queue fits, because
+`submit` refuses what does not fit alone.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from operator import attrgetter
+
+from argosy.engine.core.config import SchedulerConfig
+from argosy.engine.core.events import OutputEvent
+from argosy.engine.core.eviction import make_policy
+from argosy.engine.core.kv_events import KVListener
+from argosy.engine.core.kv_manager import KVManager
+from argosy.engine.core.plan import BlockCopy, NewSequence, ScheduledSequence, SequenceResult, StepPlan, StepResult
+from argosy.engine.core.request import FinishReason, Request, Sequence, SequenceStatus
+from argosy.engine.core.request_group import RequestGroup
+from argosy.engine.core.stopping import ending_of, length_limit, stop_ids
+from argosy.engine.core.waiting_queue import WaitingQueue
+from argosy.errors import ContextLengthExceeded, InvalidRequest, QueueFull
+
+_RUNNING = SequenceStatus.RUNNING
+_by_rank = attrgetter("rank")
+
+
+class Scheduler:
+    """Decides, remembers, and does nothing else. One plan is in flight at a time.
+
+    Calls alternate: `schedule`, then `commit` of its plan. `submit`, `finish` and `abort` may come at any time between
+    two of them; what a plan in flight yields for a sequence that ended meanwhile is dropped, and its blocks are let go of
+    when the step is over.
+
+    Attributes:
+        kv: the block pool; read it for the numbers of free, cached and held blocks.
+        num_preemptions: since the start.
+        prefix_queries_tokens, prefix_hits_tokens: prompt tokens looked up in and found in the prefix cache, counted once
+            per sequence, at its first admission. Forks and requests that may not read the cache look nothing up.
+    """
+
+    def __init__(self, config: SchedulerConfig, *, kv_listener: KVListener | None = None) -> None:
+        self.config = config
+        self.kv = KVManager(
+            config.num_blocks,
+            config.block_size,
+            kv_dtype=config.kv_dtype,
+            enable_prefix_caching=config.enable_prefix_caching,
+            policy=make_policy(config.eviction_policy),
+            listener=kv_listener,
+        )
+        self.num_preemptions = 0
+        self.prefix_queries_tokens = 0
+        self.prefix_hits_tokens = 0
+        self._watermark_blocks = int(config.watermark * config.num_blocks)
+        self._prefill_cap = max(1, int(config.prefill_share * config.max_num_batched_tokens), config.chunk_alignment)
+        self._groups: dict[str, RequestGroup] = {}
+        self._sequences: dict[int, Sequence] = {}
+        self._queue = WaitingQueue()
+        self._running: list[Sequence] = []
+        self._num_waiting = 0
+        self._num_waiting_requests = 0
+        self._next_sequence_id = 0
+        self._step = 0
+        self._in_flight: list[Sequence] | None = None
+        self._ended_in_flight: list[Sequence] = []
+        self._unsent_endings: list[int] = []
+        self._failed_admission: tuple[int, int, int] | None = None
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold blocks and take part in steps."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that hold no blocks: not yet admitted, preempted, or waiting to fork."""
+        return self._num_waiting
+
+    @property
+    def has_work(self) -> bool:
+        """Whether some sequence has not ended."""
+        return bool(self._sequences)
+
+    def submit(self, request: Request) -> tuple[Sequence, ...]:
+        """Queue a request and return its `params.n` sequences, owned by the scheduler.
+
+        With `max_tokens` 0 there is nothing to compute but prompt logprobs: sequences that owe none come back with status
+        FINISHED, without ever having run and without an event.
+
+        Raises:
+            InvalidRequest: the prompt is empty, or a request with this id is alive.
+            ContextLengthExceeded: prompt and one more token exceed the context or the KV pool.
+            QueueFull: as many requests wait as may.
+        """
+        self._check(request)
+        sequences = tuple(self._make_sequence(request, index) for index in range(request.params.n))
+        alive = [s for s in sequences if s.max_len > s.num_prompt or s.next_prompt_logprob]
+        for sequence in sequences:
+            if sequence not in alive:
+                sequence.status = SequenceStatus.FINISHED
+                sequence.finish_reason, sequence.stop_reason = FinishReason.LENGTH, sequence.length_reason
+        if alive:
+            group = RequestGroup(request, sequences, parked=alive[1:], num_alive=len(alive))
+            self._groups[request.request_id] = group
+            for sequence in alive:
+                self._sequences[sequence.sequence_id] = sequence
+                self._count_waiting(group, 1)
+            alive[0].has_parked_siblings = len(alive) > 1
+            self._queue.push(alive[0])
+        return sequences
+
+    def schedule(self, now_s: float) -> StepPlan | None:
+        """Decide the next step; None if there is nothing to run. `now_s` is in seconds and never falls.
+
+        Order: sequences that decode, by rank; then the running ones that catch up; then admissions. Only the first kind
+        needs blocks it does not have, so that whoever is preempted has not been scheduled yet.
+        """
+        assert self._in_flight is None, "the plan in flight must be committed first"
+        if not self._sequences:
+            return None
+        sequences: list[Sequence] = []
+        scheduled: list[ScheduledSequence] = []
+        new: list[NewSequence] = []
+        copies: list[BlockCopy] = []
+        catching_up, has_preempted, num_decode_tokens = self._schedule_decoding(sequences, scheduled)
+        budget = self.config.max_num_batched_tokens - num_decode_tokens
+        if num_decode_tokens:
+            budget = min(budget, self._prefill_cap)
+        for sequence in catching_up:
+            if sequence.status is _RUNNING:
+                budget -= self._schedule_chunk(sequence, budget, sequences, scheduled)
+        while budget > 0 and self._can_admit(has_preempted) and self._admit(self._queue.head, copies, now_s):
+            budget -= self._schedule_chunk(self._queue.pop(), budget, sequences, scheduled)
+        assert scheduled, "a step with work to do computes something"
+        for sequence in sequences:
+            if not sequence.known_to_executor:
+                sequence.known_to_executor = True
+                new.append(_introduction(sequence))
+        self._step += 1
+        self._in_flight = sequences
+        finished, self._unsent_endings = tuple(self._unsent_endings), []
+        num_tokens, num_prefill_tokens = _count_tokens(scheduled)
+        return StepPlan(self._step, tuple(new), finished, tuple(copies), tuple(scheduled), num_tokens, num_prefill_tokens)
+
+    def commit(self, plan: StepPlan, result: StepResult, now_s: float) -> list[OutputEvent]:
+        """Take in what the step gave and return the news, in the order of the plan; `now_s` is when the step was over.
+
+        Publishes the blocks that were filled, ends what has met a limit or failed, and lets go of its blocks.
+        """
+        sequences = self._in_flight
+        assert sequences is not None, "no plan is in flight"
+        assert plan.step == result.step == self._step, f"step {self._step} is in flight, got {plan.step}, {result.step}"
+        self._in_flight = None
+        for sequence in self._ended_in_flight:
+            self.kv.release(sequence)
+        self._ended_in_flight.clear()
+        events: list[OutputEvent] = []
+        publish = self.kv.publish
+        for sequence, scheduled, given in zip(sequences, plan.sequences, result.results, strict=True):
+            assert given.sequence_id == scheduled.sequence_id, "results must come in the order of the plan"
+            if sequence.status is not _RUNNING:
+                continue
+            if given.error:
+                self._end(sequence, FinishReason.ERROR, None)
+                events.append(_event(sequence, error=given.error))
+                continue
+            computed = scheduled.start + len(scheduled.token_ids)
+            sequence.num_computed = computed
+            if computed >= sequence.publish_at:
+                publish(sequence)
+            if sequence.has_parked_siblings and computed >= sequence.num_prompt - 1:
+                self._unpark_all(sequence)
+            event = self._take_in(sequence, scheduled, given, now_s)
+            if event is not None:
+                events.append(event)
+        return events
+
+    def finish(self, sequence_id: int, reason: FinishReason, stop_reason: int | str | None) -> None:
+        """End one sequence for a reason found outside, such as a stop string. Idempotent; gives no event."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is not None:
+            self._end(sequence, reason, stop_reason)
+
+    def abort(self, request_id: str) -> list[OutputEvent]:
+        """End all sequences of a request, in any state, and return their last events. Idempotent."""
+        group = self._groups.get(request_id)
+        if group is None:
+            return []
+        events: list[OutputEvent] = []
+        for sequence in group.sequences:
+            if sequence.status is not SequenceStatus.FINISHED:
+                sequence.has_parked_siblings = False
+                self._end(sequence, FinishReason.ABORT, None)
+                events.append(_event(sequence))
+        return events
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix; running sequences go on with what they hold and publish nothing of it."""
+        self.kv.reset_prefix_cache()
+
+    # -- submission ---------------------------------------------------------------------------------------------------
+
+    def _check(self, request: Request) -> None:
+        num_prompt, limit = len(request.prompt_token_ids), self.config.effective_max_len
+        if num_prompt == 0:
+            raise InvalidRequest("the prompt must hold at least one token", param="prompt")
+        if num_prompt >= limit:
+            holder = "KV pool" if limit < self.config.max_model_len else "context"
+            raise ContextLengthExceeded(
+                f"the prompt has {num_prompt} tokens, but with one more to generate the {holder} takes at most "
+                f"{limit - 1}: shorten the prompt",
+                param="prompt",
+            )
+        if request.request_id in self._groups:
+            raise InvalidRequest(f"a request with id {request.request_id!r} is being served", param="request_id")
+        if self._num_waiting_requests >= self.config.max_waiting:
+            raise QueueFull(f"{self._num_waiting_requests} requests wait already: try again later")
+
+    def _make_sequence(self, request: Request, sample_index: int) -> Sequence:
+        params, num_prompt = request.params, len(request.prompt_token_ids)
+        priority = request.priority if self.config.scheduling_policy == "priority" else 0
+        max_len, length_reason = length_limit(self.config, request)
+        owes_prompt_logprobs = params.prompt_logprobs is not None and sample_index == 0
+        sequence_id = self._next_sequence_id
+        self._next_sequence_id += 1
+        return Sequence(
+            sequence_id,
+            request,
+            sample_index,
+            list(request.prompt_token_ids),
+            num_prompt,
+            rank=(priority, request.arrival_s, sequence_id),
+            stop_ids=stop_ids(request),
+            min_len=num_prompt + params.min_tokens,
+            max_len=max_len,
+            length_reason=length_reason,
+            next_prompt_logprob=1 if owes_prompt_logprobs and num_prompt > 1 else 0,
+        )
+
+    # -- one step -----------------------------------------------------------------------------------------------------
+
+    def _schedule_decoding(
+        self, sequences: list[Sequence], scheduled: list[ScheduledSequence]
+    ) -> tuple[list[Sequence], bool, int]:
+        """Schedule every running sequence that decodes, preempting others if the pool is full.
+
+        Appends to both lists. Returns the running sequences that do not decode yet, whether any sequence was preempted,
+        and the number of tokens scheduled.
+        """
+        catching_up: list[Sequence] = []
+        preempted: set[Sequence] = set()
+        num_tokens = 0
+        num_behind = len(self._running)
+        for sequence in self._running.copy():
+            num_behind -= 1
+            start = sequence.num_computed
+            if start < sequence.decode_from:
+                catching_up.append(sequence)
+                continue
+            if preempted and sequence in preempted:
+                continue
+            token_ids = sequence.token_ids
+            known = len(token_ids)
+            if known > sequence.capacity and not self._make_room(sequence, preempted):
+                continue
+            if known - start == 1:
+                chunk: tuple[int, ...] = (token_ids[-1],)
+            else:
+                left = self.config.max_num_batched_tokens - num_tokens - num_behind
+                chunk = tuple(token_ids[start : start + left])
+            num_tokens += len(chunk)
+            sequences.append(sequence)
+            scheduled.append(
+                ScheduledSequence(
+                    sequence.sequence_id,
+                    chunk,
+                    start,
+                    sequence.block_table,
+                    start + len(chunk) == known,
+                    known - sequence.num_prompt,
+                    sequence.request.adapter_id,
+                    -1,
+                )
+            )
+        return catching_up, bool(preempted), num_tokens
+
+    def _schedule_chunk(
+        self, sequence: Sequence, budget: int, sequences: list[Sequence], scheduled: list[ScheduledSequence]
+    ) -> int:
+        """Schedule as many of the tokens `sequence` lacks as `budget` and alignment allow; return how many."""
+        start, known = sequence.num_computed, len(sequence.token_ids)
+        end = min(known, start + budget)
+        if end < known and self.config.chunk_alignment:
+            end -= end % self.config.chunk_alignment
+        if end <= start:
+            return 0
+        owed = sequence.next_prompt_logprob
+        sequences.append(sequence)
+        scheduled.append(
+            ScheduledSequence(
+                sequence.sequence_id,
+                tuple(sequence.token_ids[start:end]),
+                start,
+                sequence.block_table,
+                end == known and known < sequence.max_len,
+                known - sequence.num_prompt,
+                sequence.request.adapter_id,
+                owed if 0 < owed <= end else -1,
+            )
+        )
+        return end - start
+
+    def _make_room(self, sequence: Sequence, preempted: set[Sequence]) -> bool:
+        """Get blocks for all tokens `sequence` knows, preempting from the lowest rank up; False if it went itself."""
+        while not self.kv.grow(sequence, len(sequence.token_ids)):
+            victim = next(s for s in reversed(self._running) if not s.protected)
+            self._preempt(victim)
+            preempted.add(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self.kv.release(sequence)
+        sequence.status = SequenceStatus.WAITING
+        sequence.preemptions += 1
+        self.num_preemptions += 1
+        self._count_waiting(self._groups[sequence.request.request_id], 1)
+        self._queue.push(sequence)
+
+    def _can_admit(self, has_preempted: bool) -> bool:
+        """Whether to look at the queue: not in a step that had to preempt, unless nothing runs."""
+        return (
+            len(self._queue) > 0 and len(self._running) < self.config.max_num_seqs and not (has_preempted and self._running)
+        )
+
+    def _admit(self, sequence: Sequence, copies: list[BlockCopy], now_s: float) -> bool:
+        """Give the head of the queue blocks for all it knows and let it run; False if they are not there.
+
+        The caller takes it out of the queue. A prefix match costs time in proportion to the prompt, so one that failed is
+        repeated only when there are more blocks to have, or more prompt blocks to match.
+        """
+        kv = self.kv
+        state = (sequence.sequence_id, kv.num_available, kv.num_prompt_publications)
+        failed = self._failed_admission
+        if failed and failed[0] == state[0] and failed[1] >= state[1] and failed[2] == state[2] and self._running:
+            return False
+        known = len(sequence.token_ids)
+        protected = sequence.preemptions >= self.config.max_preemptions
+        reserve = max(known, sequence.max_len - 1) if protected else known
+        headroom = self._watermark_blocks if self._running else 0
+        group = self._groups[sequence.request.request_id]
+        source = group.fork_source(sequence)
+        if source is not None:
+            forked = kv.fork(source, sequence, num_tokens=known - 1, reserve_tokens=reserve, headroom_blocks=headroom)
+            admitted = forked is not None
+            copies.extend(forked or ())
+        else:
+            owed = sequence.next_prompt_logprob
+            reusable = owed - 1 if owed else known - 1
+            admitted = kv.admit(sequence, reserve_tokens=reserve, reusable_tokens=reusable, headroom_blocks=headroom)
+        if not admitted:
+            self._failed_admission = state
+            return False
+        if sequence.first_scheduled_s is None:
+            sequence.first_scheduled_s = now_s
+            if source is None and self.config.enable_prefix_caching and not sequence.next_prompt_logprob:
+                sequence.num_cached_tokens = sequence.num_computed
+                self.prefix_queries_tokens += sequence.num_prompt
+                self.prefix_hits_tokens += sequence.num_computed
+        sequence.protected = protected
+        sequence.decode_from = known - 1 if known < sequence.max_len else known
+        sequence.status = _RUNNING
+        self._count_waiting(group, -1)
+        insort(self._running, sequence, key=_by_rank)
+        return True
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def _take_in(
+        self, sequence: Sequence, scheduled: ScheduledSequence, given: SequenceResult, now_s: float
+    ) -> OutputEvent | None:
+        """Append the tokens a step gave, end the sequence if they do; None if there is nothing to tell."""
+        token_ids, logprobs, prompt_logprobs = given.token_ids, given.logprobs, given.prompt_logprobs
+        known_ids = sequence.token_ids
+        if scheduled.prompt_logprobs_from >= 0:
+            self._take_in_prompt_logprobs(sequence, scheduled, len(prompt_logprobs))
+        assert bool(token_ids) == scheduled.sample, "an entry gives tokens if and only if it samples"
+        if not token_ids:
+            if len(known_ids) == sequence.num_computed == sequence.max_len:
+                self._end(sequence, FinishReason.LENGTH, sequence.length_reason)
+            elif not prompt_logprobs:
+                return None
+        elif len(known_ids) + len(token_ids) >= sequence.max_len or not sequence.stop_ids.isdisjoint(token_ids):
+            num_accepted, reason, stop_reason = ending_of(sequence, token_ids)
+            token_ids, logprobs = token_ids[:num_accepted], logprobs[:num_accepted]
+            known_ids.extend(token_ids)
+            if reason is not None:
+                self._end(sequence, reason, stop_reason)
+        else:
+            known_ids.extend(token_ids)
+        if sequence.first_token_s is None and token_ids:
+            sequence.first_token_s = now_s
+        return OutputEvent(
+            sequence.sequence_id,
+            sequence.request.request_id,
+            sequence.sample_index,
+            token_ids,
+            logprobs,
+            prompt_logprobs,
+            sequence.finish_reason,
+            sequence.stop_reason,
+            "",
+        )
+
+    def _take_in_prompt_logprobs(self, sequence: Sequence, scheduled: ScheduledSequence, num_given: int) -> None:
+        first = scheduled.prompt_logprobs_from
+        last = min(scheduled.start + len(scheduled.token_ids), sequence.num_prompt - 1)
+        assert num_given == last - first + 1, f"asked for prompt logprobs {first}..{last}, got {num_given}"
+        sequence.next_prompt_logprob = last + 1 if last + 1 < sequence.num_prompt else 0
+
+    # -- endings ------------------------------------------------------------------------------------------------------
+
+    def _end(self, sequence: Sequence, reason: FinishReason, stop_reason: int | str | None) -> None:
+        group = self._groups[sequence.request.request_id]
+        if sequence.status is _RUNNING:
+            self._running.remove(sequence)
+            if self._in_flight is None:
+                self.kv.release(sequence)
+            else:
+                self._ended_in_flight.append(sequence)
+        else:
+            self._count_waiting(group, -1)
+            if sequence in group.parked:
+                group.parked.remove(sequence)
+            else:
+                self._queue.discard(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        sequence.finish_reason, sequence.stop_reason = reason, stop_reason
+        if sequence.known_to_executor:
+            self._unsent_endings.append(sequence.sequence_id)
+        del self._sequences[sequence.sequence_id]
+        group.num_alive -= 1
+        if group.num_alive == 0:
+            del self._groups[sequence.request.request_id]
+        elif sequence.has_parked_siblings:
+            self._unpark_next(group)
+        sequence.has_parked_siblings = False
+
+    def _unpark_all(self, sequence: Sequence) -> None:
+        """The prompt is computed: let the siblings queue for admission."""
+        group = self._groups[sequence.request.request_id]
+        for sibling in group.parked:
+            self._queue.push(sibling)
+        group.parked.clear()
+        sequence.has_parked_siblings = False
+
+    def _unpark_next(self, group: RequestGroup) -> None:
+        """Whoever was to compute the prompt is gone: the next sibling does it, the others wait for that one."""
+        if group.parked:
+            sibling = group.parked.pop(0)
+            sibling.has_parked_siblings = bool(group.parked)
+            self._queue.push(sibling)
+
+    def _count_waiting(self, group: RequestGroup, change: int) -> None:
+        before = group.num_waiting
+        group.num_waiting += change
+        self._num_waiting += change
+        self._num_waiting_requests += (group.num_waiting > 0) - (before > 0)
+
+
+def _introduction(sequence: Sequence) -> NewSequence:
+    request = sequence.request
+    ids = tuple(sorted(sequence.stop_ids))
+    return NewSequence(
+        sequence.sequence_id,
+        request.prompt_token_ids,
+        request.params,
+        sequence.sample_index,
+        request.seed,
+        ids,
+        request.bad_words_ids,
+    )
+
+
+def _event(sequence: Sequence, *, error: str = "") -> OutputEvent:
+    """An event without tokens."""
+    return OutputEvent(
+        sequence.sequence_id,
+        sequence.request.request_id,
+        sequence.sample_index,
+        (),
+        (),
+        (),
+        sequence.finish_reason,
+        sequence.stop_reason,
+        error,
+    )
+
+
+def _count_tokens(scheduled: list[ScheduledSequence]) -> tuple[int, int]:
+    """All tokens of a step, and those of entries of more than one token or that do not sample."""
+    num_tokens = num_prefill_tokens = 0
+    for entry in scheduled:
+        count = len(entry.token_ids)
+        num_tokens += count
+        if count > 1 or not entry.sample:
+            num_prefill_tokens += count
+    return num_tokens, num_prefill_tokens
