@@ -1,0 +1,95 @@
+"""Chooses one token per row of logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from argosy.engine.executors.filters import draw, filtered_probabilities
+from argosy.engine.executors.logits_edits import edit_logits
+from argosy.engine.executors.philox import token_uniforms
+from argosy.engine.executors.sequence_state import SequenceState
+from argosy.engine.executors.step_layout import to_device
+
+NOT_FINITE = "the model's logits are not finite; the weights may be damaged, or their type too narrow for this model"
+ALL_MASKED = "no token is left to sample: min_tokens and bad_words mask all of them"
+
+_ROWS_AT_ONCE = 16
+"""Rows edited and drawn together; bounds the fp64 cumulative sums to 16 x vocabulary and keeps them near the cache."""
+
+
+class SampleRow(NamedTuple):
+    """One row to sample: whose it is, the position of the token to be sampled, and the number of outputs before it."""
+
+    state: SequenceState
+    position: int
+    num_output_tokens: int
+
+    @property
+    def is_plain_greedy(self) -> bool:
+        """Whether the token is the arg max of the raw logits."""
+        return self.state.params.greedy and not self.state.edits_logits
+
+
+class Sampled(NamedTuple):
+    """The token of one row; or an `error` line, and then `token_id` means nothing."""
+
+    token_id: int
+    error: str
+
+
+def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
+    """One token for each row of raw `logits` [rows, vocab] f32, which are left as they are.
+
+    Mutates nothing: the caller records what it accepts in the rows' states. Each result depends on its own row of logits
+    and on its sequence's state, seed, sample index and position; on no other row. Equal greatest logits: the lowest id.
+    """
+    if all(row.is_plain_greedy for row in rows):
+        return _arg_max(logits)
+    results = [Sampled(-1, error) for error in _errors(logits.amax(dim=-1))]
+    usable = [i for i, result in enumerate(results) if not result.error]
+    plain = [i for i in usable if rows[i].is_plain_greedy]
+    edited = [i for i in usable if rows[i].state.params.greedy and rows[i].state.edits_logits]
+    drawn = [i for i in usable if not rows[i].state.params.greedy]
+    groups = [plain] if plain else []
+    groups += [kind[i : i + _ROWS_AT_ONCE] for kind in (edited, drawn) for i in range(0, len(kind), _ROWS_AT_ONCE)]
+    for group in groups:
+        own = logits.index_select(0, to_device(np.array(group, dtype=np.int64), logits.device))
+        for i, result in zip(group, _sample_alike(own, [rows[i] for i in group]), strict=True):
+            results[i] = result
+    return results
+
+
+def _sample_alike(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
+    """Rows that are all greedy or all drawn; overwrites `logits`, which hold no NaN and no +inf."""
+    if any(row.state.edits_logits for row in rows):
+        edit_logits(logits, [row.state for row in rows], [row.num_output_tokens for row in rows])
+    if rows[0].state.params.greedy:
+        return _arg_max(logits)
+    errors = _errors(logits.amax(dim=-1))
+    probabilities = filtered_probabilities(logits, [row.state.params for row in rows])
+    uniforms = token_uniforms(
+        np.array([row.state.new.seed for row in rows], dtype=np.uint64),
+        np.array([row.state.new.sample_index for row in rows], dtype=np.uint64),
+        np.array([row.position for row in rows], dtype=np.uint64),
+    )
+    return [Sampled(*pair) for pair in zip(draw(probabilities, uniforms).tolist(), errors, strict=True)]
+
+
+def _arg_max(logits: Tensor) -> list[Sampled]:
+    """NaN counts as greatest, so that the greatest value tells whether the row is sound."""
+    greatest, token_ids = logits.max(dim=-1)
+    return [Sampled(*pair) for pair in zip(token_ids.tolist(), _errors(greatest), strict=True)]
+
+
+def _errors(greatest: Tensor) -> list[str]:
+    """By each row's greatest logit: -inf means that nothing is left, NaN or +inf that the row is damaged."""
+    if torch.isfinite(greatest).all():
+        return [""] * len(greatest)
+    return [
+        ALL_MASKED if value == float("-inf") else "" if np.isfinite(value) else NOT_FINITE for value in greatest.tolist()
+    ]
