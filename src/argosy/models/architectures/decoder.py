@@ -11,14 +11,27 @@ from torch import Tensor, nn
 
 from argosy.errors import ConfigError, ModelFileError, UnsupportedModel
 from argosy.models.architectures.attention import Attention
+from argosy.models.architectures.gemma3 import Gemma3Layer
 from argosy.models.architectures.linear import Linear, linear
 from argosy.models.architectures.llama import LlamaLayer
+from argosy.models.architectures.mixtral import MixtralLayer
+from argosy.models.architectures.moe import Experts
 from argosy.models.architectures.norm import RMSNorm
+from argosy.models.architectures.qwen3_moe import Qwen3MoeLayer
 from argosy.models.architectures.rope import RopeTable
 from argosy.models.architectures.weights import checkpoint_slots, fill_slots
 from argosy.models.config import ModelConfig
 
-LAYERS: Mapping[str, type[nn.Module]] = MappingProxyType({"llama": LlamaLayer, "qwen2": LlamaLayer, "qwen3": LlamaLayer})
+LAYERS: Mapping[str, type[nn.Module]] = MappingProxyType(
+    {
+        "llama": LlamaLayer,
+        "qwen2": LlamaLayer,
+        "qwen3": LlamaLayer,
+        "gemma3": Gemma3Layer,
+        "mixtral": MixtralLayer,
+        "qwen3_moe": Qwen3MoeLayer,
+    }
+)
 """The layer of each architecture."""
 
 
@@ -44,9 +57,10 @@ class Backbone(nn.Module):
         self.embed_tokens = Embedding(
             config.vocab_size, config.hidden_size, scale=config.embedding_scale, dtype=dtype, device=device
         )
+        self.layer_windows = config.layer_windows
         layer_type = LAYERS[config.architecture]
         self.layers = nn.ModuleList(layer_type(config, i, dtype=dtype, device=device) for i in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, eps=config.norm_eps, offset=config.norm_offset, dtype=dtype, device=device)
+        self.norm = RMSNorm.of_hidden(config, dtype=dtype, device=device)
         self.rope = RopeTable(config.rope, config.head_dim, max_positions, dtype=dtype, device=device)
         self.rope_local: RopeTable | None = None
         if config.rope_local is not None:
@@ -57,10 +71,10 @@ class Backbone(nn.Module):
         hidden = self.embed_tokens(token_ids)
         rotary = self.rope(positions)
         rotary_local = rotary if self.rope_local is None else self.rope_local(positions)
-        for layer in self.layers:
-            is_sliding = layer.self_attn.spec.window is not None
-            hidden = layer(hidden, rotary_local if is_sliding else rotary, attention)
-        return self.norm(hidden)
+        for layer, window in zip(self.layers, self.layer_windows, strict=True):
+            hidden = layer(hidden, rotary if window is None else rotary_local, attention)
+        out: Tensor = self.norm(hidden)
+        return out
 
 
 class Decoder(nn.Module):
@@ -96,7 +110,8 @@ class Decoder(nn.Module):
         Returns:
             [tokens, hidden_size], in the dtype of the weights.
         """
-        return self.model(token_ids, positions, attention)
+        hidden: Tensor = self.model(token_ids, positions, attention)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of the next token: [rows, hidden_size] -> f32[rows, vocab_size]."""
@@ -118,7 +133,7 @@ class Decoder(nn.Module):
         if rows is not None and rows < 1:
             raise ConfigError(f"row_tile must be at least 1, got {rows}")
         for module in self.modules():
-            if hasattr(module, "row_tile"):
+            if isinstance(module, Decoder | Linear | Experts):
                 module.row_tile = rows
 
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -162,8 +177,28 @@ def build_decoder(config: ModelConfig, *, dtype: torch.dtype, device: str, max_p
 
     Raises:
         UnsupportedModel: the architecture or its rope is not known.
+        ModelFileError: the sizes in `config` do not fit together.
     """
     if config.architecture not in LAYERS:
         raise UnsupportedModel(f"unknown architecture {config.architecture!r}: known are {', '.join(sorted(LAYERS))}")
+    _check_shape(config)
     positions = config.max_positions if max_positions is None else max_positions
     return Decoder(config, dtype=dtype, device=device, max_positions=positions).eval()
+
+
+def _check_shape(config: ModelConfig) -> None:
+    """Refuse a configuration whose sizes do not fit together, before torch does so in its own words."""
+    if config.num_heads % config.num_kv_heads:
+        raise ModelFileError(f"{config.num_heads} attention heads cannot share {config.num_kv_heads} key/value heads")
+    if config.head_dim % 2 or (config.rope.rotary_dim or 0) % 2 or (config.rope.rotary_dim or 0) > config.head_dim:
+        raise ModelFileError(
+            f"rotary embeddings need even sizes: head_dim {config.head_dim}, rotary {config.rope.rotary_dim}"
+        )
+    if len(config.layer_windows) != config.num_layers:
+        raise ModelFileError(f"{len(config.layer_windows)} layer windows for {config.num_layers} layers")
+    if config.attention_scale <= 0:
+        raise ModelFileError(f"attention_scale must be above 0, got {config.attention_scale}")
+    if (config.moe is None) != (config.architecture not in ("mixtral", "qwen3_moe")):
+        raise ModelFileError(
+            f"architecture {config.architecture!r} and the experts of its configuration do not fit together"
+        )

@@ -30,7 +30,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, row_tile: int | None)
     rows = x.shape[0]
     if padding := -rows % row_tile:
         x = F.pad(x, (0, 0, 0, padding))
-    return torch.cat([F.linear(tile, weight, bias) for tile in x.split(row_tile)])[:rows]
+    return torch.cat([F.linear(tile, weight, bias) for tile in torch.split(x, row_tile)])[:rows]
 
 
 class Linear(nn.Module):
@@ -50,7 +50,9 @@ class Linear(nn.Module):
         out_features = sum(self.parts.values())
         weight = torch.empty(out_features, in_features, dtype=dtype, device=device)
         self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(out_features, dtype=dtype, device=device), requires_grad=False) if bias else None
+        self.bias = (
+            nn.Parameter(torch.empty(out_features, dtype=dtype, device=device), requires_grad=False) if bias else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """[rows, in_features] -> [rows, sum of the parts]."""

@@ -22,13 +22,13 @@ class LlamaLayer(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int, *, dtype: torch.dtype, device: str) -> None:
         super().__init__()
-        norm = {"eps": config.norm_eps, "offset": config.norm_offset}
         self.self_attn = SelfAttention(config, layer, dtype=dtype, device=device)
         self.mlp = GatedMlp(config, dtype=dtype, device=device)
-        self.input_layernorm = RMSNorm(config.hidden_size, **norm, dtype=dtype, device=device)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, **norm, dtype=dtype, device=device)
+        self.input_layernorm = RMSNorm.of_hidden(config, dtype=dtype, device=device)
+        self.post_attention_layernorm = RMSNorm.of_hidden(config, dtype=dtype, device=device)
 
     def forward(self, hidden: Tensor, rotary: Rotary, attention: Attention) -> Tensor:
         """[tokens, hidden_size] -> [tokens, hidden_size]."""
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotary, attention)
-        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+        transformed: Tensor = self.mlp(self.post_attention_layernorm(hidden))
+        return hidden + transformed

@@ -43,4 +43,5 @@ class GatedMlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[tokens, hidden_size] -> [tokens, hidden_size]."""
-        return self.down_proj(gated(self.gate_up_proj(x), self.activation, self.gate_up_proj.row_tile))
+        out: Tensor = self.down_proj(gated(self.gate_up_proj(x), self.activation, self.gate_up_proj.row_tile))
+        return out

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from argosy.models.config import ModelConfig
 
 
 class RMSNorm(nn.Module):
@@ -20,11 +21,20 @@ class RMSNorm(nn.Module):
         self.offset = offset
         self.weight = nn.Parameter(torch.empty(size, dtype=dtype, device=device), requires_grad=False)
 
+    @classmethod
+    def of_hidden(cls, config: ModelConfig, *, dtype: torch.dtype, device: str) -> RMSNorm:
+        """The norm of whole hidden states that `config` describes."""
+        return cls(config.hidden_size, eps=config.norm_eps, offset=config.norm_offset, dtype=dtype, device=device)
+
+    @classmethod
+    def of_heads(cls, config: ModelConfig, *, dtype: torch.dtype, device: str) -> RMSNorm:
+        """The norm of each head of Q or K that `config` describes."""
+        return cls(config.head_dim, eps=config.norm_eps, offset=config.norm_offset, dtype=dtype, device=device)
+
     def forward(self, x: Tensor) -> Tensor:
         """[…, size] -> […, size], in the dtype of `x`."""
-        shape = self.weight.shape
+        wide = x.float()
+        normed = wide * wide.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()
         if self.offset:
-            return F.rms_norm(x.float(), shape, self.weight.float() + self.offset, self.eps).to(x.dtype)
-        if x.dtype == torch.float32:
-            return F.rms_norm(x, shape, self.weight, self.eps)
-        return F.rms_norm(x.float(), shape, None, self.eps).to(x.dtype) * self.weight
+            return normed.mul_(self.weight.float() + self.offset).to(x.dtype)
+        return normed.to(x.dtype).mul_(self.weight)

@@ -70,7 +70,9 @@ def inverse_frequencies(config: RopeConfig, rotary_dim: int, max_positions: int)
     """
     if config.freq_divisors is not None:
         if len(config.freq_divisors) != rotary_dim // 2:
-            raise UnsupportedModel(f"rope has {len(config.freq_divisors)} frequency divisors for {rotary_dim // 2} frequencies")
+            raise UnsupportedModel(
+                f"rope has {len(config.freq_divisors)} frequency divisors for {rotary_dim // 2} frequencies"
+            )
         return _powers(config.theta, rotary_dim) / torch.tensor(config.freq_divisors), 1.0
     if config.kind == "default":
         return _powers(config.theta, rotary_dim), 1.0
@@ -96,7 +98,7 @@ def _powers(theta: float, rotary_dim: int) -> Tensor:
 def _dynamic_theta(config: RopeConfig, rotary_dim: int, original: int, length: int) -> float:
     """NTK-aware base: theta · (factor · length / original - (factor - 1))^(d / (d - 2)), for lengths beyond `original`."""
     stretch = config.factor * max(length, original) / original - (config.factor - 1)
-    return config.theta * stretch ** (rotary_dim / (rotary_dim - 2))
+    return config.theta * math.pow(stretch, rotary_dim / (rotary_dim - 2))
 
 
 def _llama3(config: RopeConfig, rotary_dim: int, original: int) -> Tensor:

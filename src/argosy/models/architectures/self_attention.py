@@ -26,9 +26,8 @@ class SelfAttention(nn.Module):
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:
-            norm = {"eps": config.norm_eps, "offset": config.norm_offset}
-            self.q_norm = RMSNorm(self.head_dim, **norm, dtype=dtype, device=device)
-            self.k_norm = RMSNorm(self.head_dim, **norm, dtype=dtype, device=device)
+            self.q_norm = RMSNorm.of_heads(config, dtype=dtype, device=device)
+            self.k_norm = RMSNorm.of_heads(config, dtype=dtype, device=device)
 
     def forward(self, x: Tensor, rotary: Rotary, attention: Attention) -> Tensor:
         """[tokens, hidden_size] -> [tokens, hidden_size]; `attention` keeps K and V."""
@@ -39,4 +38,5 @@ class SelfAttention(nn.Module):
             q, k = rotated.tensor_split([self.num_heads], dim=1)
             rotated = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
         q, k = rotate(rotated, rotary).tensor_split([self.num_heads], dim=1)
-        return self.o_proj(attention(self.spec, q, k, v).reshape(x.shape[0], -1))
+        out: Tensor = self.o_proj(attention(self.spec, q, k, v).reshape(x.shape[0], -1))
+        return out
