@@ -64,6 +64,22 @@ class PayloadTooLarge(ArgosyError):
     code = "payload_too_large"
 
 
+class UnsupportedMediaType(ArgosyError):
+    """The request body is not declared as JSON, or is compressed."""
+
+    http_status = 415
+    type = "invalid_request_error"
+    code = "unsupported_media_type"
+
+
+class BodyTimeout(ArgosyError):
+    """The request body did not arrive in time."""
+
+    http_status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+
 class QueueFull(ArgosyError):
     """Retryable pressure: as many requests wait as the queue may hold. `retry_after_s` is a whole number of seconds."""
 

@@ -47,6 +47,9 @@ def validate(model: type[Model], document: Any) -> Model:
 
 def _invalid(problem: ErrorDetails, document: Any, model: type[BaseModel]) -> InvalidRequest:
     path = _real_path(problem, document)
+    if problem["loc"][-1:] == ("[key]",):
+        path = path[:-1]
+        return InvalidRequest(f"a key of {format_path(path)}: {problem['msg']}", param=format_path(path))
     param = _shorten(problem.get("ctx", {}).get("param") or format_path(path))
     kind = problem["type"]
     if kind == "extra_forbidden":

@@ -1,0 +1,90 @@
+"""From a request's bytes to a validated model, with bounds on size, time and nesting."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel
+from starlette.requests import Request
+
+from argosy.errors import BodyTimeout, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from argosy.server.config import ServerConfig
+from argosy.server.protocol.errors import validate
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+async def read_model(request: Request, model: type[Model], config: ServerConfig) -> Model:
+    """The request's body as a `model`.
+
+    Raises:
+        UnsupportedMediaType, PayloadTooLarge, BodyTimeout, InvalidRequest: as their names say.
+        ClientDisconnect: the client left before it had sent everything.
+    """
+    _check_media_type(request)
+    return validate(model, parse_json(await _read(request, config)))
+
+
+def parse_json(body: bytes) -> Any:
+    """Decode a JSON text (RFC 8259); NaN, Infinity, bad UTF-8, lone surrogates and repeated names are errors.
+
+    Raises:
+        InvalidRequest: what is wrong, and at which line and column.
+    """
+    if not body.strip():
+        raise InvalidRequest("the body is empty; a JSON object is needed")
+    try:
+        document = orjson.loads(body)
+        json.loads(body, object_pairs_hook=_refuse_repeated_names)
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("the body is not acceptable: JSON nested too deeply") from None
+    return document
+
+
+def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> None:
+    names = set()
+    for name, _ in pairs:
+        if name in names:
+            shown = name if len(name) <= 100 else name[:99] + "…"
+            raise InvalidRequest(f"{shown} is given twice in one object", param=shown)
+        names.add(name)
+
+
+def _check_media_type(request: Request) -> None:
+    declared = request.headers.get("content-type", "application/json")
+    media_type, _, parameters = declared.partition(";")
+    kind = media_type.strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise UnsupportedMediaType(f"the body must have content-type application/json, got {media_type.strip()[:80]!r}")
+    charset = parameters.partition("charset=")[2].strip(' "').lower()
+    if charset not in ("", "utf-8", "utf8"):
+        raise UnsupportedMediaType(f"JSON must be encoded in UTF-8, got charset {charset[:40]!r}")
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding != "identity":
+        raise UnsupportedMediaType(f"compressed bodies are not accepted, got content-encoding {encoding[:40]!r}")
+
+
+async def _read(request: Request, config: ServerConfig) -> bytes:
+    limit = config.max_body_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(config.body_timeout_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise BodyTimeout(f"the body did not arrive within {config.body_timeout_s:g} s") from None
+    return bytes(body)
+
+
+def _too_large(limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body is larger than {limit} bytes, the limit of this server")
