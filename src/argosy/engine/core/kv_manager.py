@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from argosy.engine.core.block_pool import BlockPool
 from argosy.engine.core.eviction import EvictionPolicy, EvictionQueue
+from argosy.engine.core.invariants import check_block_states, check_holder, check_index
 from argosy.engine.core.kv_events import BlockRemoved, BlockStored, CacheCleared, KVListener
 from argosy.engine.core.plan import BlockCopy
 from argosy.engine.core.radix_index import Namespace, Node, RadixIndex
@@ -205,6 +206,18 @@ class KVManager:
             sequence.publish_at = NEVER
         if self._listener is not None:
             self._listener(CacheCleared())
+
+    def holds_blocks(self) -> frozenset[int]:
+        """Ids of the sequences that hold blocks, for checks."""
+        return frozenset(self._holders)
+
+    def check_invariants(self) -> None:
+        """Raise `InvariantViolated` if blocks, tables and index contradict each other. O(blocks)."""
+        holders = self._holders.values()
+        check_block_states(self._pool, self._index, self._num_cached, holders)
+        check_index(self._index, self._pool, self._evictable, self.block_size)
+        for sequence in holders:
+            check_holder(sequence, self._namespace(sequence), self._index, self._pool, self.block_size)
 
     def _namespace(self, sequence: Sequence) -> Namespace:
         return Namespace(sequence.request.cache_salt, sequence.request.adapter_id, self._kv_dtype)

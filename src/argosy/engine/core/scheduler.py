@@ -19,6 +19,7 @@ from operator import attrgetter
 from argosy.engine.core.config import SchedulerConfig
 from argosy.engine.core.events import OutputEvent
 from argosy.engine.core.eviction import make_policy
+from argosy.engine.core.invariants import InvariantViolated, check_sequences
 from argosy.engine.core.kv_events import KVListener
 from argosy.engine.core.kv_manager import KVManager
 from argosy.engine.core.plan import BlockCopy, NewSequence, ScheduledSequence, SequenceResult, StepPlan, StepResult
@@ -83,6 +84,11 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Sequences that hold no blocks: not yet admitted, preempted, or waiting to fork."""
         return self._num_waiting
+
+    @property
+    def num_waiting_requests(self) -> int:
+        """Requests with at least one sequence that waits; `submit` holds this number against `max_waiting`."""
+        return self._num_waiting_requests
 
     @property
     def has_work(self) -> bool:
@@ -205,6 +211,23 @@ class Scheduler:
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix; running sequences go on with what they hold and publish nothing of it."""
         self.kv.reset_prefix_cache()
+
+    def check_invariants(self) -> None:
+        """Raise `InvariantViolated` if the state contradicts itself. O(everything alive), for tests and simulation."""
+        self.kv.check_invariants()
+        groups = self._groups.values()
+        check_sequences(self._running, self._queue.sequences(), self._ended_in_flight, groups)
+        holders = {s.sequence_id for s in (*self._running, *self._ended_in_flight)}
+        num_waiting = sum(group.num_waiting for group in groups)
+        for holds, what in (
+            (self.kv.holds_blocks() == holders, "who holds blocks runs, or ended while its plan is in flight"),
+            (len(self._running) <= self.config.max_num_seqs, "no more run than may"),
+            (len(self._sequences) == len(self._running) + num_waiting, "every sequence alive runs or waits"),
+            (self._num_waiting == num_waiting, "waiting sequences are counted"),
+            (self._num_waiting_requests == sum(g.num_waiting > 0 for g in groups), "waiting requests are counted"),
+        ):
+            if not holds:
+                raise InvariantViolated(what)
 
     # -- submission ---------------------------------------------------------------------------------------------------
 
