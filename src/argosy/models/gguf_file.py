@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +35,11 @@ READABLE_TYPES = frozenset(
 )
 """The tensor types `GgufFile.dequantize` takes."""
 
+# Blocks stand alone, so rows may be cut anywhere between them: long rows keep the library's vectors long, and few rows per
+# call keep its temporaries small beside the tensor.
+_BLOCKS_PER_ROW = 256
+_ROWS_PER_CALL = 64
+
 
 class GgufFile:
     """One GGUF file, open for reading. Immutable; the mapping is released with the object.
@@ -57,7 +63,7 @@ class GgufFile:
         except OSError as error:
             raise ModelFileError(f"cannot read {path}: {error.strerror or error}") from error
         self.size_bytes = len(self._data)
-        header = parse_header(path, memoryview(self._data))
+        header = parse_header(path, self._data.data)
         self.version = header.version
         self.metadata: Mapping[str, Any] = MappingProxyType(header.metadata)
         self.tensors: Mapping[str, GgufTensor] = MappingProxyType(header.tensors)
@@ -84,8 +90,7 @@ class GgufFile:
         tensor = self.tensors[name]
         block_elements, block_bytes = GGML_QUANT_SIZES[tensor.type]
         row_bytes = tensor.shape[-1] // block_elements * block_bytes
-        stored = self._data[tensor.offset_bytes : tensor.offset_bytes + tensor.num_bytes]
-        return stored.reshape(*tensor.shape[:-1], row_bytes)
+        return self._stored(tensor).reshape(*tensor.shape[:-1], row_bytes)
 
     def dequantize(self, name: str) -> NDArray[np.float32]:
         """Tensor `name` in fp32, row-major, a fresh writable array of the tensor's shape.
@@ -96,9 +101,18 @@ class GgufFile:
         tensor = self.tensors[name]
         if tensor.type not in READABLE_TYPES:
             raise UnsupportedModel(f"{self.path}: tensor {name!r} has type {tensor.type.name}, which cannot be read")
+        block_elements, block_bytes = GGML_QUANT_SIZES[tensor.type]
+        blocks_per_row = math.gcd(tensor.num_bytes // block_bytes, _BLOCKS_PER_ROW)
+        rows = self._stored(tensor).reshape(-1, blocks_per_row * block_bytes)
+        values = np.empty((len(rows), blocks_per_row * block_elements), np.float32)
         with np.errstate(all="ignore"):  # a scale that is not finite shows in the logits, where it is reported
-            values = dequantize(self.raw(name), tensor.type)
-        return np.array(values, np.float32, copy=None if values.flags.owndata else True).reshape(tensor.shape)
+            for start in range(0, len(rows), _ROWS_PER_CALL):
+                part = slice(start, start + _ROWS_PER_CALL)
+                values[part] = dequantize(rows[part], tensor.type)
+        return values.reshape(tensor.shape)
+
+    def _stored(self, tensor: GgufTensor) -> NDArray[np.uint8]:
+        return self._data[tensor.offset_bytes : tensor.offset_bytes + tensor.num_bytes]
 
 
 def _map(path: Path) -> NDArray[np.uint8]:
