@@ -61,6 +61,7 @@ class Sequence:
     Attributes:
         token_ids: prompt, then output.
         num_prompt: length of the prompt in tokens.
+        request_id, adapter_id: as in `request`.
         rank: (priority, arrival in seconds, sequence id); the lower one goes first and is preempted last.
         stop_ids: token ids that end it, once `min_len` tokens are known.
         max_len, length_reason: the length in tokens at which it ends, and the limit that says so.
@@ -86,6 +87,8 @@ class Sequence:
     sample_index: int
     token_ids: list[int]
     num_prompt: int
+    request_id: str = ""
+    adapter_id: str = ""
     rank: tuple[int, float, int] = (0, 0.0, 0)
     stop_ids: frozenset[int] = frozenset()
     min_len: int = 0

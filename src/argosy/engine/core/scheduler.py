@@ -14,6 +14,7 @@ its whole life and stays. (3) When nothing runs, every block can be allocated an
 from __future__ import annotations
 
 from bisect import insort
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from argosy.engine.core.config import SchedulerConfig
@@ -22,7 +23,7 @@ from argosy.engine.core.eviction import make_policy
 from argosy.engine.core.invariants import InvariantViolated, check_sequences
 from argosy.engine.core.kv_events import KVListener
 from argosy.engine.core.kv_manager import KVManager
-from argosy.engine.core.plan import BlockCopy, NewSequence, ScheduledSequence, SequenceResult, StepPlan, StepResult
+from argosy.engine.core.plan import BlockCopy, NewSequence, ScheduledSequence, StepPlan, StepResult
 from argosy.engine.core.request import FinishReason, Request, Sequence, SequenceStatus
 from argosy.engine.core.request_group import RequestGroup
 from argosy.engine.core.stopping import ending_of, length_limit, stop_ids
@@ -31,6 +32,20 @@ from argosy.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 
 _RUNNING = SequenceStatus.RUNNING
 _by_rank = attrgetter("rank")
+_tuple_new = tuple.__new__
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan while it is being made: `sequences` and `scheduled` run in parallel."""
+
+    sequences: list[Sequence] = field(default_factory=list)
+    scheduled: list[ScheduledSequence] = field(default_factory=list)
+    new: list[NewSequence] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
+    preempted: set[Sequence] = field(default_factory=set)
+    num_tokens: int = 0
+    num_prefill_tokens: int = 0
 
 
 class Scheduler:
@@ -132,29 +147,29 @@ class Scheduler:
         assert self._in_flight is None, "the plan in flight must be committed first"
         if not self._sequences:
             return None
-        sequences: list[Sequence] = []
-        scheduled: list[ScheduledSequence] = []
-        new: list[NewSequence] = []
-        copies: list[BlockCopy] = []
-        catching_up, has_preempted, num_decode_tokens = self._schedule_decoding(sequences, scheduled)
-        budget = self.config.max_num_batched_tokens - num_decode_tokens
-        if num_decode_tokens:
+        draft = _Draft()
+        catching_up = self._schedule_decoding(draft)
+        budget = self.config.max_num_batched_tokens - draft.num_tokens
+        if draft.num_tokens:
             budget = min(budget, self._prefill_cap)
         for sequence in catching_up:
             if sequence.status is _RUNNING:
-                budget -= self._schedule_chunk(sequence, budget, sequences, scheduled)
-        while budget > 0 and self._can_admit(has_preempted) and self._admit(self._queue.head, copies, now_s):
-            budget -= self._schedule_chunk(self._queue.pop(), budget, sequences, scheduled)
-        assert scheduled, "a step with work to do computes something"
-        for sequence in sequences:
-            if not sequence.known_to_executor:
-                sequence.known_to_executor = True
-                new.append(_introduction(sequence))
+                budget -= self._schedule_chunk(sequence, budget, draft)
+        while budget > 0 and self._can_admit(draft) and self._admit(self._queue.head, draft, now_s):
+            budget -= self._schedule_chunk(self._queue.pop(), budget, draft)
+        assert draft.scheduled, "a step with work to do computes something"
         self._step += 1
-        self._in_flight = sequences
+        self._in_flight = draft.sequences
         finished, self._unsent_endings = tuple(self._unsent_endings), []
-        num_tokens, num_prefill_tokens = _count_tokens(scheduled)
-        return StepPlan(self._step, tuple(new), finished, tuple(copies), tuple(scheduled), num_tokens, num_prefill_tokens)
+        return StepPlan(
+            self._step,
+            tuple(draft.new),
+            finished,
+            tuple(draft.copies),
+            tuple(draft.scheduled),
+            draft.num_tokens,
+            draft.num_prefill_tokens,
+        )
 
     def commit(self, plan: StepPlan, result: StepResult, now_s: float) -> list[OutputEvent]:
         """Take in what the step gave and return the news, in the order of the plan; `now_s` is when the step was over.
@@ -169,24 +184,54 @@ class Scheduler:
             self.kv.release(sequence)
         self._ended_in_flight.clear()
         events: list[OutputEvent] = []
-        publish = self.kv.publish
         for sequence, scheduled, given in zip(sequences, plan.sequences, result.results, strict=True):
-            assert given.sequence_id == scheduled.sequence_id, "results must come in the order of the plan"
             if sequence.status is not _RUNNING:
                 continue
-            if given.error:
+            sequence_id, token_ids, logprobs, prompt_logprobs, error = given
+            assert sequence_id == sequence.sequence_id, "results must come in the order of the plan"
+            if error:
                 self._end(sequence, FinishReason.ERROR, None)
-                events.append(_event(sequence, error=given.error))
+                events.append(_event(sequence, error=error))
                 continue
-            computed = scheduled.start + len(scheduled.token_ids)
-            sequence.num_computed = computed
+            _, chunk, start, _, samples, _, _, prompt_logprobs_from = scheduled
+            sequence.num_computed = computed = start + len(chunk)
             if computed >= sequence.publish_at:
-                publish(sequence)
+                self.kv.publish(sequence)
             if sequence.has_parked_siblings and computed >= sequence.num_prompt - 1:
                 self._unpark_all(sequence)
-            event = self._take_in(sequence, scheduled, given, now_s)
-            if event is not None:
-                events.append(event)
+            assert bool(token_ids) is samples, "an entry gives tokens if and only if it samples"
+            if prompt_logprobs_from >= 0:
+                self._count_prompt_logprobs(sequence, prompt_logprobs_from, len(prompt_logprobs))
+            if not token_ids:
+                if computed == sequence.max_len:
+                    self._end(sequence, FinishReason.LENGTH, sequence.length_reason)
+                elif not prompt_logprobs:
+                    continue
+            else:
+                known_ids = sequence.token_ids
+                if len(known_ids) + len(token_ids) < sequence.max_len and sequence.stop_ids.isdisjoint(token_ids):
+                    known_ids.extend(token_ids)
+                else:
+                    num_accepted = self._take_in_last(sequence, token_ids)
+                    token_ids, logprobs = token_ids[:num_accepted], logprobs[:num_accepted]
+                if sequence.first_token_s is None:
+                    sequence.first_token_s = now_s
+            events.append(
+                _tuple_new(
+                    OutputEvent,
+                    (
+                        sequence_id,
+                        sequence.request_id,
+                        sequence.sample_index,
+                        token_ids,
+                        logprobs,
+                        prompt_logprobs,
+                        sequence.finish_reason,
+                        sequence.stop_reason,
+                        "",
+                    ),
+                )
+            )
         return events
 
     def finish(self, sequence_id: int, reason: FinishReason, stop_reason: int | str | None) -> None:
@@ -260,6 +305,8 @@ class Scheduler:
             sample_index,
             list(request.prompt_token_ids),
             num_prompt,
+            request_id=request.request_id,
+            adapter_id=request.adapter_id,
             rank=(priority, request.arrival_s, sequence_id),
             stop_ids=stop_ids(request),
             min_len=num_prompt + params.min_tokens,
@@ -270,16 +317,14 @@ class Scheduler:
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
-    def _schedule_decoding(
-        self, sequences: list[Sequence], scheduled: list[ScheduledSequence]
-    ) -> tuple[list[Sequence], bool, int]:
-        """Schedule every running sequence that decodes, preempting others if the pool is full.
+    def _schedule_decoding(self, draft: _Draft) -> list[Sequence]:
+        """Schedule every running sequence that decodes, preempting others if the pool is full; return those that do not.
 
-        Appends to both lists. Returns the running sequences that do not decode yet, whether any sequence was preempted,
-        and the number of tokens scheduled.
+        This and `commit` run once per generated token; both build named tuples with `tuple.__new__`, which spares the
+        Python-level call of their own constructors.
         """
         catching_up: list[Sequence] = []
-        preempted: set[Sequence] = set()
+        sequences, scheduled, preempted = draft.sequences, draft.scheduled, draft.preempted
         num_tokens = 0
         num_behind = len(self._running)
         for sequence in self._running.copy():
@@ -294,52 +339,64 @@ class Scheduler:
             known = len(token_ids)
             if known > sequence.capacity and not self._make_room(sequence, preempted):
                 continue
-            if known - start == 1:
-                chunk: tuple[int, ...] = (token_ids[-1],)
-            else:
+            samples = True
+            chunk: tuple[int, ...] = (token_ids[-1],)
+            if known - start > 1:
                 left = self.config.max_num_batched_tokens - num_tokens - num_behind
                 chunk = tuple(token_ids[start : start + left])
+                samples = start + len(chunk) == known
+                draft.num_prefill_tokens += len(chunk)
             num_tokens += len(chunk)
             sequences.append(sequence)
             scheduled.append(
-                ScheduledSequence(
-                    sequence.sequence_id,
-                    chunk,
-                    start,
-                    sequence.block_table,
-                    start + len(chunk) == known,
-                    known - sequence.num_prompt,
-                    sequence.request.adapter_id,
-                    -1,
+                _tuple_new(
+                    ScheduledSequence,
+                    (
+                        sequence.sequence_id,
+                        chunk,
+                        start,
+                        sequence.block_table,
+                        samples,
+                        known - sequence.num_prompt,
+                        sequence.adapter_id,
+                        -1,
+                    ),
                 )
             )
-        return catching_up, bool(preempted), num_tokens
+        draft.num_tokens = num_tokens
+        return catching_up
 
-    def _schedule_chunk(
-        self, sequence: Sequence, budget: int, sequences: list[Sequence], scheduled: list[ScheduledSequence]
-    ) -> int:
+    def _schedule_chunk(self, sequence: Sequence, budget: int, draft: _Draft) -> int:
         """Schedule as many of the tokens `sequence` lacks as `budget` and alignment allow; return how many."""
         start, known = sequence.num_computed, len(sequence.token_ids)
         end = min(known, start + budget)
         if end < known and self.config.chunk_alignment:
             end -= end % self.config.chunk_alignment
-        if end <= start:
+        num_tokens = end - start
+        if num_tokens <= 0:
             return 0
+        samples = end == known and known < sequence.max_len
         owed = sequence.next_prompt_logprob
-        sequences.append(sequence)
-        scheduled.append(
+        if not sequence.known_to_executor:
+            sequence.known_to_executor = True
+            draft.new.append(_introduction(sequence))
+        draft.sequences.append(sequence)
+        draft.scheduled.append(
             ScheduledSequence(
                 sequence.sequence_id,
                 tuple(sequence.token_ids[start:end]),
                 start,
                 sequence.block_table,
-                end == known and known < sequence.max_len,
+                samples,
                 known - sequence.num_prompt,
-                sequence.request.adapter_id,
+                sequence.adapter_id,
                 owed if 0 < owed <= end else -1,
             )
         )
-        return end - start
+        draft.num_tokens += num_tokens
+        if num_tokens > 1 or not samples:
+            draft.num_prefill_tokens += num_tokens
+        return num_tokens
 
     def _make_room(self, sequence: Sequence, preempted: set[Sequence]) -> bool:
         """Get blocks for all tokens `sequence` knows, preempting from the lowest rank up; False if it went itself."""
@@ -357,16 +414,18 @@ class Scheduler:
         sequence.status = SequenceStatus.WAITING
         sequence.preemptions += 1
         self.num_preemptions += 1
-        self._count_waiting(self._groups[sequence.request.request_id], 1)
+        self._count_waiting(self._groups[sequence.request_id], 1)
         self._queue.push(sequence)
 
-    def _can_admit(self, has_preempted: bool) -> bool:
+    def _can_admit(self, draft: _Draft) -> bool:
         """Whether to look at the queue: not in a step that had to preempt, unless nothing runs."""
         return (
-            len(self._queue) > 0 and len(self._running) < self.config.max_num_seqs and not (has_preempted and self._running)
+            len(self._queue) > 0
+            and len(self._running) < self.config.max_num_seqs
+            and not (draft.preempted and self._running)
         )
 
-    def _admit(self, sequence: Sequence, copies: list[BlockCopy], now_s: float) -> bool:
+    def _admit(self, sequence: Sequence, draft: _Draft, now_s: float) -> bool:
         """Give the head of the queue blocks for all it knows and let it run; False if they are not there.
 
         The caller takes it out of the queue. A prefix match costs time in proportion to the prompt, so one that failed is
@@ -381,12 +440,12 @@ class Scheduler:
         protected = sequence.preemptions >= self.config.max_preemptions
         reserve = max(known, sequence.max_len - 1) if protected else known
         headroom = self._watermark_blocks if self._running else 0
-        group = self._groups[sequence.request.request_id]
+        group = self._groups[sequence.request_id]
         source = group.fork_source(sequence)
         if source is not None:
             forked = kv.fork(source, sequence, num_tokens=known - 1, reserve_tokens=reserve, headroom_blocks=headroom)
             admitted = forked is not None
-            copies.extend(forked or ())
+            draft.copies.extend(forked or ())
         else:
             owed = sequence.next_prompt_logprob
             reusable = owed - 1 if owed else known - 1
@@ -409,52 +468,23 @@ class Scheduler:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def _take_in(
-        self, sequence: Sequence, scheduled: ScheduledSequence, given: SequenceResult, now_s: float
-    ) -> OutputEvent | None:
-        """Append the tokens a step gave, end the sequence if they do; None if there is nothing to tell."""
-        token_ids, logprobs, prompt_logprobs = given.token_ids, given.logprobs, given.prompt_logprobs
-        known_ids = sequence.token_ids
-        if scheduled.prompt_logprobs_from >= 0:
-            self._take_in_prompt_logprobs(sequence, scheduled, len(prompt_logprobs))
-        assert bool(token_ids) == scheduled.sample, "an entry gives tokens if and only if it samples"
-        if not token_ids:
-            if len(known_ids) == sequence.num_computed == sequence.max_len:
-                self._end(sequence, FinishReason.LENGTH, sequence.length_reason)
-            elif not prompt_logprobs:
-                return None
-        elif len(known_ids) + len(token_ids) >= sequence.max_len or not sequence.stop_ids.isdisjoint(token_ids):
-            num_accepted, reason, stop_reason = ending_of(sequence, token_ids)
-            token_ids, logprobs = token_ids[:num_accepted], logprobs[:num_accepted]
-            known_ids.extend(token_ids)
-            if reason is not None:
-                self._end(sequence, reason, stop_reason)
-        else:
-            known_ids.extend(token_ids)
-        if sequence.first_token_s is None and token_ids:
-            sequence.first_token_s = now_s
-        return OutputEvent(
-            sequence.sequence_id,
-            sequence.request.request_id,
-            sequence.sample_index,
-            token_ids,
-            logprobs,
-            prompt_logprobs,
-            sequence.finish_reason,
-            sequence.stop_reason,
-            "",
-        )
+    def _take_in_last(self, sequence: Sequence, token_ids: tuple[int, ...]) -> int:
+        """Append tokens of which one may end the sequence, and end it if so; return how many were accepted."""
+        num_accepted, reason, stop_reason = ending_of(sequence, token_ids)
+        sequence.token_ids.extend(token_ids[:num_accepted])
+        if reason is not None:
+            self._end(sequence, reason, stop_reason)
+        return num_accepted
 
-    def _take_in_prompt_logprobs(self, sequence: Sequence, scheduled: ScheduledSequence, num_given: int) -> None:
-        first = scheduled.prompt_logprobs_from
-        last = min(scheduled.start + len(scheduled.token_ids), sequence.num_prompt - 1)
+    def _count_prompt_logprobs(self, sequence: Sequence, first: int, num_given: int) -> None:
+        last = min(sequence.num_computed, sequence.num_prompt - 1)
         assert num_given == last - first + 1, f"asked for prompt logprobs {first}..{last}, got {num_given}"
         sequence.next_prompt_logprob = last + 1 if last + 1 < sequence.num_prompt else 0
 
     # -- endings ------------------------------------------------------------------------------------------------------
 
     def _end(self, sequence: Sequence, reason: FinishReason, stop_reason: int | str | None) -> None:
-        group = self._groups[sequence.request.request_id]
+        group = self._groups[sequence.request_id]
         if sequence.status is _RUNNING:
             self._running.remove(sequence)
             if self._in_flight is None:
@@ -474,14 +504,14 @@ class Scheduler:
         del self._sequences[sequence.sequence_id]
         group.num_alive -= 1
         if group.num_alive == 0:
-            del self._groups[sequence.request.request_id]
+            del self._groups[sequence.request_id]
         elif sequence.has_parked_siblings:
             self._unpark_next(group)
         sequence.has_parked_siblings = False
 
     def _unpark_all(self, sequence: Sequence) -> None:
         """The prompt is computed: let the siblings queue for admission."""
-        group = self._groups[sequence.request.request_id]
+        group = self._groups[sequence.request_id]
         for sibling in group.parked:
             self._queue.push(sibling)
         group.parked.clear()
@@ -519,7 +549,7 @@ def _event(sequence: Sequence, *, error: str = "") -> OutputEvent:
     """An event without tokens."""
     return OutputEvent(
         sequence.sequence_id,
-        sequence.request.request_id,
+        sequence.request_id,
         sequence.sample_index,
         (),
         (),
@@ -528,14 +558,3 @@ def _event(sequence: Sequence, *, error: str = "") -> OutputEvent:
         sequence.stop_reason,
         error,
     )
-
-
-def _count_tokens(scheduled: list[ScheduledSequence]) -> tuple[int, int]:
-    """All tokens of a step, and those of entries of more than one token or that do not sample."""
-    num_tokens = num_prefill_tokens = 0
-    for entry in scheduled:
-        count = len(entry.token_ids)
-        num_tokens += count
-        if count > 1 or not entry.sample:
-            num_prefill_tokens += count
-    return num_tokens, num_prefill_tokens
