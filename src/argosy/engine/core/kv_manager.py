@@ -149,7 +149,7 @@ class KVManager:
         if num_fresh > self.num_available:
             return False
         if num_fresh > 0:
-            self._set_table(sequence, sequence.block_table + tuple(self._allocate() for _ in range(num_fresh)))
+            self._set_table(sequence, (*sequence.block_table, *[self._allocate() for _ in range(num_fresh)]))
         return True
 
     def publish(self, sequence: Sequence) -> None:
