@@ -14,13 +14,12 @@ import json
 import time
 from collections.abc import Callable
 
-from report import machine, write_result
-
 from argosy.engine.core.config import SchedulerConfig
 from argosy.engine.core.plan import SequenceResult, StepPlan, StepResult
 from argosy.engine.core.request import Request
 from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.core.scheduler import Scheduler
+from report import machine, write_result
 
 BATCH = 64
 
@@ -36,6 +35,7 @@ class Load:
         self.num_tokens = 0
 
     def refill(self) -> None:
+        """Submit until as many sequences are alive as can run."""
         while self.scheduler.num_running + self.scheduler.num_waiting < BATCH:
             name = self.num_submitted
             self.num_submitted += 1
