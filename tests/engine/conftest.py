@@ -73,7 +73,7 @@ class ScriptedExecutor:
     """Answers with `script(introduction, tokens)`, where the tokens are read back from a pool of slots.
 
     So a wrong block table, a missing copy or a block reused too early gives a wrong token or a failed assertion. Steps wait
-    while `gate` is cleared; step number `fail_at` raises; the prompts in `poisoned` fail alone.
+    for permission once `permit` was called; step number `fail_at` raises; the prompts in `poisoned` fail alone.
     """
 
     vocab_size = LOGITS_WIDTH
@@ -84,20 +84,28 @@ class ScriptedExecutor:
         self.num_steps = 0
         self.fail_at: int | None = None
         self.poisoned: set[tuple[int, ...]] = set()
-        self.gate = threading.Event()
-        self.gate.set()
         self.is_closed = False
         self.entered = threading.Event()
+        self._permits: int | None = None
+        self._gate = threading.Condition()
         self._block_size = block_size
         self._script = script
         self._clock = clock
         self._slots: dict[int, int] = {}
         self.known: dict[int, NewSequence] = {}
 
+    def permit(self, num_steps: int | None) -> None:
+        """Let this many further steps run, the one under way included; None for any number."""
+        with self._gate:
+            self._permits = num_steps
+            self._gate.notify_all()
+
     def execute(self, plan: StepPlan) -> StepResult:
         self.num_steps += 1
         self.entered.set()
-        assert self.gate.wait(30), "the test never opened the gate"
+        with self._gate:
+            assert self._gate.wait_for(lambda: self._permits != 0, 30), "the test never let this step run"
+            self._permits = None if self._permits is None else self._permits - 1
         if self.num_steps == self.fail_at:
             raise RuntimeError("device lost")
         for sequence_id in plan.finished:

@@ -7,7 +7,7 @@ import enum
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from argosy.engine.core.clock import Clock
 from argosy.engine.core.request import Request
 from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.delta_channel import DeltaChannel, WakeUps
+from argosy.engine.engine_stream import EngineStream
 from argosy.engine.outputs import OutputDelta
 from argosy.engine.step_loop import StepLoop
 from argosy.errors import ArgosyError, EngineUnavailable, InvalidRequest, QueueFull
@@ -47,37 +48,6 @@ class _Abort(NamedTuple):
 
 class _Stop(NamedTuple):
     pass
-
-
-class EngineStream:
-    """The deltas of one request (a `RequestStream`). Leaving the iteration early, or dropping the stream, aborts it."""
-
-    def __init__(self, channel: DeltaChannel, abort: Callable[[], None]) -> None:
-        self._channel = channel
-        self._abort = abort
-        self._iterated = False
-
-    def __aiter__(self) -> AsyncIterator[OutputDelta]:
-        """Iterate once, on the event loop that submitted."""
-        if self._iterated:
-            raise RuntimeError("the stream of a request can be iterated once")
-        self._iterated = True
-        return self._deltas()
-
-    def abort(self) -> None:
-        """Stop the request within one step and release all it holds. Idempotent, from any thread, in every state."""
-        if not self._channel.is_complete:
-            self._abort()
-
-    async def _deltas(self) -> AsyncIterator[OutputDelta]:
-        try:
-            while (delta := await self._channel.next_delta()) is not None:
-                yield delta
-        finally:
-            self.abort()
-
-    def __del__(self) -> None:
-        self.abort()
 
 
 class AsyncEngine:
