@@ -17,9 +17,9 @@ LOGPROB_LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
 class Piece(NamedTuple):
-    """What is added to choice `index`."""
+    """What is added to a choice."""
 
-    index: int
+    choice: int
     text: str
     logprobs: dict[str, Any] | None
     finish_reason: str | None = None
@@ -72,7 +72,8 @@ class PieceMaker:
 
     def empty_choice(self, index: int) -> dict[str, Any]:
         """A choice to collect pieces in; its text is a list."""
-        logprobs = None if self._request.logprobs is None else {name: [] for name in LOGPROB_LISTS}
+        lists: dict[str, list[Any]] = {name: [] for name in LOGPROB_LISTS}
+        logprobs = None if self._request.logprobs is None else lists
         return {"index": index, "text": [], "logprobs": logprobs, "finish_reason": None, "stop_reason": None}
 
     def prompt_logprobs_of(self, index: int) -> dict[str, Any]:

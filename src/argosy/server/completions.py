@@ -74,7 +74,7 @@ async def _events(
     writer = ChunkWriter(envelope, generation, wants_usage=body.wants_usage, wants_running_usage=body.wants_running_usage)
     async for prompt_index, delta in generation.deltas():
         event = b"".join(
-            writer.chunk(text_choice(piece.index, piece.text, piece.logprobs, piece.finish_reason, piece.stop_reason))
+            writer.chunk(text_choice(piece.choice, piece.text, piece.logprobs, piece.finish_reason, piece.stop_reason))
             for piece in maker.pieces(prompt_index, delta)
             if piece.text or piece.logprobs or piece.finish_reason
         )
@@ -89,7 +89,7 @@ async def _collect(generation: Generation, maker: PieceMaker) -> list[dict[str, 
     choices = [maker.empty_choice(index) for index in range(maker.num_choices)]
     async for prompt_index, delta in generation.deltas():
         for piece in maker.pieces(prompt_index, delta):
-            choice = choices[piece.index]
+            choice = choices[piece.choice]
             choice["text"].append(piece.text)
             if piece.logprobs is not None:
                 for name, values in piece.logprobs.items():

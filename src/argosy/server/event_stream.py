@@ -35,7 +35,6 @@ class EventStream(Response):
     ) -> None:
         self.status_code = 200
         self.background = None
-        self.body = b""
         self.init_headers({"cache-control": "no-cache, no-store", "x-accel-buffering": "no"})
         self._events = events
         self._generation = generation

@@ -92,7 +92,9 @@ class CompletionLogprobsBuilder:
         return {token_text(self._tokenizer, token_id): json_logprob(logprob) for token_id, logprob in candidates}
 
 
-def prompt_logprobs(logprobs: Iterable[TokenLogprob | None], tokenizer: Tokenizer) -> list[dict[str, dict[str, Any]] | None]:
+def prompt_logprobs(
+    logprobs: Iterable[TokenLogprob | None], num_top: int, tokenizer: Tokenizer
+) -> list[dict[str, dict[str, Any]] | None]:
     """`PromptLogprobs`: per prompt token the `num_top` most likely ones at its place and the token itself, by id."""
 
     def entry(token_id: int, logprob: float, rank: int) -> dict[str, Any]:
