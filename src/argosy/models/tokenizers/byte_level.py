@@ -47,7 +47,9 @@ def split_merge(merge: str) -> tuple[str, str]:
     """The two halves of a merge written "left right"; the left half may itself start with a space."""
     at = merge.find(" ", 1)
     if at < 0 or at == len(merge) - 1:
-        raise ModelFileError(f"the tokenizer's merge {merge!r} is not two tokens with a space between; convert the model again")
+        raise ModelFileError(
+            f"the tokenizer's merge {merge!r} is not two tokens with a space between; convert the model again"
+        )
     return merge[:at], merge[at + 1 :]
 
 

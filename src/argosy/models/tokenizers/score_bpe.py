@@ -47,7 +47,6 @@ def build_score_bpe(vocabulary: Vocabulary, unknown_id: int) -> Tokenizer:
 
     Raises:
         ModelFileError: there are no scores.
-        UnsupportedModel: never; unused tokens are simply not produced.
     """
     if not vocabulary.scores:
         raise ModelFileError("the SentencePiece tokenizer has no scores (tokenizer.ggml.scores); convert the model again")

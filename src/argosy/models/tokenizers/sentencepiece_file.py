@@ -52,7 +52,7 @@ def read_sentencepiece(path: Path) -> SentencePieceFile:
         raise ModelFileError(f"{path.name} is damaged ({error}); download the model again") from error
     _check_supported(path.name, trainer, normalizer)
     tokens, scores, types = (tuple(column) for column in zip(*pieces, strict=True)) if pieces else ((), (), ())
-    vocabulary = Vocabulary(tokens, types, scores)  # type: ignore[arg-type]
+    vocabulary = Vocabulary(tokens, types, scores)
     return SentencePieceFile(
         vocabulary=vocabulary,
         add_space_prefix=bool(normalizer.get(3, 1)),
