@@ -173,7 +173,7 @@ def test_every_readable_type_has_a_decoder_here():
 @pytest.mark.parametrize("blocks_per_row", [1, 3])
 @pytest.mark.parametrize("name", FORMATS)
 def test_dequantised_values_equal_the_scalar_decoder(tmp_path, name, blocks_per_row):
-    rows, (block_elements, block_bytes) = 70, GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+    rows, block_elements = 70, GGML_QUANT_SIZES[GGMLQuantizationType[name]][0]
     stored = random_blocks(name, rows * blocks_per_row, np.random.default_rng(7))
     file = write(tmp_path / "t.gguf", name, stored.reshape(rows, -1))
     decode = FORMATS[name][0]

@@ -65,7 +65,9 @@ def test_experts_stored_one_by_one_are_read(tiny_checkpoint, tmp_path):
     assert all(torch.equal(weights[name], tensor) for name, tensor in checkpoint.tensors.items())
 
 
-@pytest.mark.parametrize("name", ["blk.0.attn_sinks.weight", "blk.0.ffn_gate_shexp.weight", "cls.weight", "blk.0.attn_q.0.weight"])
+@pytest.mark.parametrize(
+    "name", ["blk.0.attn_sinks.weight", "blk.0.ffn_gate_shexp.weight", "cls.weight", "blk.0.attn_q.0.weight"]
+)
 def test_tensor_the_architecture_lacks_is_refused_by_name(tiny_checkpoint, name):
     checkpoint = tiny_checkpoint("llama", extra=lambda w: w.add_tensor(name, torch.zeros(4).numpy()))
     with pytest.raises(UnsupportedModel, match=name):

@@ -35,10 +35,10 @@ def parse_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         device = None
-    if device is None or device.type not in AUTO_DTYPES:
+    if device is None or device.type not in AUTO_DTYPES or (device.type == "cpu" and device.index is not None):
         raise ConfigError(f"unknown device {name!r}: use cpu, cuda or cuda:<index>", param="device")
     if device.type == "cpu":
-        return torch.device("cpu")
+        return device
     if not torch.cuda.is_available():
         raise ConfigError(f"device {name!r} is not available: torch finds no CUDA device here; use cpu", param="device")
     index, count = device.index or 0, torch.cuda.device_count()

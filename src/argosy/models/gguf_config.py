@@ -36,6 +36,9 @@ MAX_POSITIONS = 2**24
 SOFTMAX_GATING = 1
 """The value of `expert_gating_func` that means a softmax over all experts."""
 
+END_KINDS = ("eos", "eot", "eom")
+"""The ids that end a text, a turn, or a message of a tool call."""
+
 _NEUTRAL_VALUES: Mapping[str, Any] = MappingProxyType(
     {
         "attention.causal": True,
@@ -108,8 +111,8 @@ def model_config_from_gguf(file: GgufFile) -> ModelConfig:
         attention_softcap=keys.number("attn_logit_softcapping", default=0.0) or None,
         moe=moe,
         dtype=_stored_dtype(file),
-        eos_token_ids=_end_ids(file.metadata),
-        bos_token_id=file.metadata.get("tokenizer.ggml.bos_token_id"),
+        eos_token_ids=tuple(sorted({i for kind in END_KINDS if (i := _token_id(file, kind)) is not None})),
+        bos_token_id=_token_id(file, "bos"),
     )
     _check_against_tensors(file, config)
     return config
@@ -184,20 +187,11 @@ def _stored_dtype(file: GgufFile) -> str:
     return names.get(types.pop(), "float32") if len(types) == 1 else "float32"
 
 
-_END_OF_TURN_SPELLINGS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<turn|>")
-
-
-def _end_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """Ids that end a text or a turn: those the metadata names, and the end-of-turn mark that the chat template writes.
-
-    Many files name only the end of text although their template closes a turn with another token.
-    """
-    named = [metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
-    ids = {i for i in named if type(i) is int}
-    template, tokens = metadata.get("tokenizer.chat_template"), metadata.get("tokenizer.ggml.tokens")
-    if isinstance(template, str) and isinstance(tokens, list):
-        ids |= {tokens.index(s) for s in _END_OF_TURN_SPELLINGS if s in template and s in tokens}
-    return tuple(sorted(ids))
+def _token_id(file: GgufFile, kind: str) -> int | None:
+    value = file.metadata.get(f"tokenizer.ggml.{kind}_token_id")
+    if value is not None and type(value) is not int:
+        raise ModelFileError(f"{file.path} is damaged: tokenizer.ggml.{kind}_token_id must be an id, got {value!r}")
+    return value
 
 
 def _shape(file: GgufFile, name: str) -> tuple[int, ...]:

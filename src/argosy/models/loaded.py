@@ -22,10 +22,17 @@ class Tokenizer(Protocol):
         eos_token_ids: as the tokenizer's own files name them; the loader unites them with the configurations'.
     """
 
-    vocab_size: int
-    bos_token_id: int | None
-    eos_token_ids: frozenset[int]
-    special_token_ids: frozenset[int]
+    @property
+    def vocab_size(self) -> int: ...  # noqa: D102, documented above
+
+    @property
+    def bos_token_id(self) -> int | None: ...  # noqa: D102
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...  # noqa: D102
+
+    @property
+    def special_token_ids(self) -> frozenset[int]: ...  # noqa: D102
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`; BOS/EOS are added once if the model wants them and `add_special_tokens`. Special tokens spelled
