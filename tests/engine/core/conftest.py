@@ -179,9 +179,7 @@ class Rig:
         sequences = self.scheduler.submit(request)
         for s in sequences:
             self.sequences[s.sequence_id] = s
-            self.executor.namespaces[s.sequence_id] = digest(
-                *request.cache_salt.encode(), -1, *request.adapter_id.encode()
-            )
+            self.executor.namespaces[s.sequence_id] = digest(*request.cache_salt.encode(), -1, *request.adapter_id.encode())
             self.tokens.setdefault((name, s.sample_index), [])
         self.verify()
         return sequences
