@@ -319,7 +319,8 @@ async def test_a_thousand_requests_with_random_aborts_leave_nothing(make_harness
 
     def checked_commit(*args):
         events = commit(*args)
-        scheduler.check_invariants()
+        if harness.rig.executor.num_steps % 10 == 0:
+            scheduler.check_invariants()
         return events
 
     scheduler.commit = checked_commit

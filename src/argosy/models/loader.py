@@ -120,4 +120,6 @@ def checkpoint_weights(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
 def _check_max_positions(checkpoint: Checkpoint, max_positions: int | None) -> None:
     limit = checkpoint.config.max_positions
     if max_positions is not None and not 1 <= max_positions <= limit:
-        raise ConfigError(f"max_positions must be within [1, {limit}] for {checkpoint.name}, got {max_positions}")
+        raise ConfigError(
+            f"max_positions must be within [1, {limit}] for {checkpoint.name}, got {max_positions}", param="max_positions"
+        )
