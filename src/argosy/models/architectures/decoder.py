@@ -128,10 +128,11 @@ class Decoder(nn.Module):
         how many tokens are computed with it; None for one product of all rows, which is faster.
 
         Raises:
-            ConfigError: `rows` is below 1.
+            ConfigError: `rows` is below 2: libraries compute a single row with a kernel whose bits depend on how its memory
+                is aligned.
         """
-        if rows is not None and rows < 1:
-            raise ConfigError(f"row_tile must be at least 1, got {rows}")
+        if rows is not None and rows < 2:
+            raise ConfigError(f"row_tile must be at least 2, got {rows}")
         for module in self.modules():
             if isinstance(module, Decoder | Linear | Experts):
                 module.row_tile = rows
