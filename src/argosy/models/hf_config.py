@@ -21,7 +21,6 @@ ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
 DTYPES = ("float32", "float16", "bfloat16")
 
 _COMMON: Mapping[str, Any] = {
-    "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
     "rope_theta": 10_000.0,
     "tie_word_embeddings": False,
@@ -29,11 +28,12 @@ _COMMON: Mapping[str, Any] = {
     "mlp_bias": False,
     "use_sliding_window": False,
 }
-_QWEN: Mapping[str, Any] = {**_COMMON, "max_position_embeddings": 32_768, "sliding_window": 4096}
+_SILU: Mapping[str, Any] = {**_COMMON, "hidden_act": "silu"}
+_QWEN: Mapping[str, Any] = {**_SILU, "max_position_embeddings": 32_768, "sliding_window": 4096}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "llama": {**_COMMON, "max_position_embeddings": 2048},
-        "mistral": {**_COMMON, "max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096},
+        "llama": {**_SILU, "max_position_embeddings": 2048},
+        "mistral": {**_SILU, "max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096},
         "qwen2": {**_QWEN, "num_key_value_heads": 32, "max_window_layers": 28},
         "qwen3": {**_QWEN, "num_key_value_heads": 32, "max_window_layers": 28, "head_dim": 128},
         "qwen3_moe": {
@@ -46,7 +46,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "decoder_sparse_step": 1,
         },
         "mixtral": {
-            **_COMMON,
+            **_SILU,
             "max_position_embeddings": 131_072,
             "num_key_value_heads": 8,
             "rms_norm_eps": 1e-5,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import (
@@ -78,7 +81,9 @@ CASES = {
         sliding_window=24,
         max_window_layers=2,
     ),
-    "gemma3": Gemma3TextConfig(**{**SMALL, "num_hidden_layers": 7}, head_dim=16, sliding_window=24, query_pre_attn_scalar=40),
+    "gemma3": Gemma3TextConfig(
+        **{**SMALL, "num_hidden_layers": 7}, head_dim=16, sliding_window=24, query_pre_attn_scalar=40
+    ),
     "gemma3: linear rope in full layers, softcapped logits, biases": Gemma3TextConfig(
         **SMALL,
         head_dim=16,
@@ -146,7 +151,7 @@ def test_a_pass_in_chunks_over_a_cache_equals_the_whole_pass(case, make_pair, ru
     with torch.inference_mode():
         parts = [
             decoder.logits(decoder(token_ids[start:end], torch.arange(start, end), cache))
-            for start, end in zip(starts, starts[1:], strict=False)
+            for start, end in itertools.pairwise(starts)
         ]
     torch.testing.assert_close(torch.cat(parts), run_whole(decoder, token_ids), rtol=0, atol=2e-5)
 
@@ -180,8 +185,6 @@ def test_half_precision_follows_transformers_rounding(case, make_pair, run_whole
 
 def test_the_attention_backend_is_told_scale_window_and_softcap(make_pair):
     config = make_pair(CASES["gemma3"]).decoder.config
-    from dataclasses import replace
-
     decoder = build_decoder(replace(config, attention_softcap=30.0), dtype=torch.float32, device="cpu")
     seen = []
 

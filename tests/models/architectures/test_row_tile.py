@@ -21,7 +21,9 @@ SMALL = {
 MODELS = {
     "llama": LlamaConfig(**SMALL),
     "gemma3 with softcap": Gemma3TextConfig(**SMALL, sliding_window=4, final_logit_softcapping=3.0),
-    "qwen3_moe": Qwen3MoeConfig(**SMALL, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=44, norm_topk_prob=True),
+    "qwen3_moe": Qwen3MoeConfig(
+        **SMALL, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=44, norm_topk_prob=True
+    ),
 }
 
 
@@ -77,3 +79,10 @@ def test_a_row_tile_reaches_every_product_and_can_be_taken_back(make_pair, monke
 def test_a_tile_without_room_for_two_rows_is_refused(rows, make_pair):
     with pytest.raises(ConfigError, match="row_tile"):
         make_pair(MODELS["llama"]).decoder.set_row_tile(rows)
+
+
+def test_no_rows_give_no_logits(make_pair):
+    decoder = make_pair(MODELS["gemma3 with softcap"]).decoder
+    for rows in (None, 16):
+        decoder.set_row_tile(rows)
+        assert decoder.logits(torch.empty(0, 48)).shape == (0, 101)

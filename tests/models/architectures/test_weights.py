@@ -64,7 +64,9 @@ def test_many_missing_tensors_make_a_short_message(fresh):
         fresh.load_weights([])
 
 
-@pytest.mark.parametrize("name", ["model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.qkv_proj.weight", "score.weight"])
+@pytest.mark.parametrize(
+    "name", ["model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.qkv_proj.weight", "score.weight"]
+)
 def test_an_unknown_tensor_is_refused(name, pair, fresh):
     with pytest.raises(ModelFileError, match=f"unexpected tensor '{name}'"):
         fresh.load_weights([*pair.tensors.items(), (name, torch.zeros(2))])

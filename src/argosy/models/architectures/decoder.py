@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from argosy.errors import ConfigError, ModelFileError, UnsupportedModel
 from argosy.models.architectures.attention import Attention
 from argosy.models.architectures.gemma3 import Gemma3Layer
-from argosy.models.architectures.linear import Linear, linear
+from argosy.models.architectures.linear import Linear, elementwise, linear
 from argosy.models.architectures.llama import LlamaLayer
 from argosy.models.architectures.mixtral import MixtralLayer
 from argosy.models.architectures.moe import Experts
@@ -120,8 +120,7 @@ class Decoder(nn.Module):
         cap = self.config.final_logit_softcap
         if cap is None:
             return scores
-        # row by row, as in `gated`: the bits must not depend on how many rows there are
-        return torch.stack([torch.tanh(row / cap) * cap for row in scores])
+        return elementwise(torch.tanh, scores / cap, self.row_tile) * cap
 
     def set_row_tile(self, rows: int | None) -> None:
         """Compute every matrix product on tiles of exactly `rows` rows, so that a token's bits do not depend on which and

@@ -1,8 +1,8 @@
-"""Matrix products: one GEMM, or tiles of a fixed number of rows for bits that do not depend on the batch."""
+"""Arithmetic on rows: as fast as torch allows, or with bits that do not depend on how many rows there are (`row_tile`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, row_tile: int | None)
     if padding := -rows % row_tile:
         x = F.pad(x, (0, 0, 0, padding))
     return torch.cat([F.linear(tile, weight, bias) for tile in torch.split(x, row_tile)])[:rows]
+
+
+def elementwise(function: Callable[[Tensor], Tensor], x: Tensor, row_tile: int | None) -> Tensor:
+    """An elementwise function with an exponential in it, on `x`, [rows, columns].
+
+    torch takes most of a tensor through vector instructions and the ends (of the tensor, of a thread's share) through
+    scalar ones, whose exponential may differ in the last bit. With `row_tile` every row goes alone, so that it has the same
+    ends in any company.
+    """
+    if row_tile is None or len(x) == 0:
+        return function(x)
+    return torch.stack([function(row) for row in x])
 
 
 class Linear(nn.Module):

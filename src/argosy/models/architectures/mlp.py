@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from argosy.models.architectures.linear import Linear
+from argosy.models.architectures.linear import Linear, elementwise
 from argosy.models.config import Activation, ModelConfig
 
 
@@ -20,14 +20,9 @@ def activation_function(name: Activation) -> Callable[[Tensor], Tensor]:
 
 
 def gated(gate_up: Tensor, activation: Callable[[Tensor], Tensor], row_tile: int | None) -> Tensor:
-    """activation(gate) · up (Shazeer 2020), for `gate_up` [rows, 2 · width] with the gate first -> [rows, width].
-
-    With `row_tile` the activation takes one row at a time: torch runs most of a tensor through vector instructions and
-    the ends (of the tensor, of a thread's share) through scalar ones, whose exponential may differ in the last bit.
-    """
+    """activation(gate) · up (Shazeer 2020), for `gate_up` [rows, 2 · width] with the gate first -> [rows, width]."""
     gate, up = gate_up.chunk(2, dim=-1)
-    activated = activation(gate) if row_tile is None else torch.stack([activation(row) for row in gate])
-    return activated.mul_(up)
+    return elementwise(activation, gate, row_tile).mul_(up)
 
 
 class GatedMlp(nn.Module):

@@ -91,7 +91,7 @@ class SparseMoe(nn.Module):
         for expert, visit in enumerate(torch.split(visits, counts)):
             if len(visit):
                 results[visit] = self.experts(x[visit // per_token], expert).float()
-        by_rank = results.view(x.shape[0], per_token, -1).mul_(weights.unsqueeze(-1)).unbind(1)
+        by_rank = results.view(*chosen.shape, x.shape[1]).mul_(weights.unsqueeze(-1)).unbind(1)
         total = by_rank[0]
         for ranked in by_rank[1:]:
             total = total + ranked
