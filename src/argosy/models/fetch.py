@@ -224,7 +224,7 @@ def _open(url: str, part: _Part) -> Iterator[_Stream]:
 
 def _read_answer(response: httpx.Response, offset: int, note: _PartNote, url: str) -> _Stream:
     status = response.status_code
-    # iter_raw() without a size passes on what arrives; with one it would hold back, and lose at a cut, up to that many bytes.
+    # iter_raw() without a size passes on what arrives; with one it holds back, and loses at a cut, up to that many bytes.
     if status == 206 and offset:
         sent = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
         size = int(sent[2]) if sent and sent[2] != "*" else note.size_bytes

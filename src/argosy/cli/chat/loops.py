@@ -1,0 +1,68 @@
+"""Where the lines of a chat come from: a person at a terminal, or a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.formatted_text import HTML
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from argosy.cli.chat.conversation import COMMANDS
+from argosy.cli.chat.session import ChatSession
+from argosy.cli.chat.views import View
+from argosy.errors import ArgosyError
+
+
+async def talk(session: ChatSession, view: View, history: Path) -> None:
+    """Prompt, answer, until Ctrl-D or /exit. A failed turn is shown and the chat goes on."""
+    prompt = _prompt_session(history)
+    leaving = False
+    while True:
+        try:
+            line = await prompt.prompt_async(HTML("<ansigreen><b>&gt;</b></ansigreen> "))
+            leaving = False
+        except KeyboardInterrupt:
+            if leaving:
+                return
+            leaving = True
+            view.notice("Ctrl-C once more, Ctrl-D or /exit leaves")
+            continue
+        except EOFError:
+            return
+        try:
+            if not await session.take(line):
+                return
+        except ArgosyError as error:
+            view.error(error.message)
+
+
+async def read_lines(session: ChatSession) -> None:
+    """Take each line of stdin as a turn; the first failure ends it."""
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        if not await session.take(line):
+            return
+
+
+def _prompt_session(history: Path) -> PromptSession[str]:
+    history.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(history, os.O_CREAT | os.O_APPEND, 0o600))  # what people ask is nobody else's business
+    keys = KeyBindings()
+
+    @keys.add("escape", "enter")
+    def _insert_line_break(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    commands = WordCompleter([command.split()[0] for command in COMMANDS], sentence=True)
+    return PromptSession(
+        history=FileHistory(str(history)),
+        key_bindings=keys,
+        completer=commands,
+        complete_while_typing=False,
+        prompt_continuation="  ",
+    )

@@ -1,0 +1,92 @@
+"""Entry point of `argosy`: the commands, and the one place where errors become a line on stderr and an exit code.
+
+Modules imported here are light; each command imports what it runs when it runs, so that `--help` and completion are quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from argosy import __version__
+from argosy.cli import chat_command, models_command, serve_command, version_command
+from argosy.cli.terminal import complain
+from argosy.errors import ArgosyError, ConfigError, InvalidRequest, ModelFileError, UnknownModel, UnsupportedModel
+
+USAGE_ERRORS = (ConfigError, InvalidRequest, ModelFileError, UnknownModel, UnsupportedModel)
+EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+EPILOG = """\
+\b
+Examples:
+  argosy serve smollm2-135m     serve it over the OpenAI API on port 8000
+  argosy chat smollm2-135m      talk to it in the terminal
+  argosy models                 the models known by name, and which are here
+
+Every command explains itself with --help. A model is a known name, a .gguf file, a folder with safetensors files,
+or hf:org/name[:file].
+"""
+
+app = typer.Typer(
+    name="argosy",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("serve", epilog=serve_command.EPILOG)(serve_command.serve)
+app.command("chat", epilog=chat_command.EPILOG)(chat_command.chat)
+app.add_typer(models_command.app, name="models")
+app.command("version")(version_command.version)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Run language models, and know beforehand what that will take."""
+    if show_version:
+        typer.echo(f"argosy {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run the command line and exit. Never shows a traceback for what a person can cause."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code: 0, 1 for a failure, 2 for a mistake in what was asked, 130 for Ctrl-C."""
+    try:
+        code = app(arguments, prog_name="argosy", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see '{context.command_path} --help')" if context is not None else ""
+        complain(error.format_message() + hint)
+        return error.exit_code
+    except ArgosyError as error:
+        complain(error.message)
+        return EXIT_USAGE if isinstance(error, USAGE_ERRORS) else EXIT_FAILURE
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has gone; without this the interpreter would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "argosy":
+            raise
+        complain(f"this command needs the package {error.name!r}: pip install 'argosy[serve]'")
+        return EXIT_FAILURE
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        complain(f"{place}{error.strerror or error}")
+        return EXIT_FAILURE
