@@ -207,7 +207,7 @@ class KVManager:
         if self._listener is not None:
             self._listener(CacheCleared())
 
-    def holds_blocks(self) -> frozenset[int]:
+    def holders(self) -> frozenset[int]:
         """Ids of the sequences that hold blocks, for checks."""
         return frozenset(self._holders)
 

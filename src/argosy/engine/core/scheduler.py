@@ -13,25 +13,22 @@ its whole life and stays. (3) When nothing runs, every block can be allocated an
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from argosy.engine.core.config import SchedulerConfig
 from argosy.engine.core.events import OutputEvent
 from argosy.engine.core.eviction import make_policy
-from argosy.engine.core.invariants import InvariantViolated, check_sequences
+from argosy.engine.core.invariants import InvariantViolated
 from argosy.engine.core.kv_events import KVListener
 from argosy.engine.core.kv_manager import KVManager
 from argosy.engine.core.plan import BlockCopy, NewSequence, ScheduledSequence, StepPlan, StepResult
 from argosy.engine.core.request import FinishReason, Request, Sequence, SequenceStatus
-from argosy.engine.core.request_group import RequestGroup
-from argosy.engine.core.stopping import ending_of, length_limit, stop_ids
-from argosy.engine.core.waiting_queue import WaitingQueue
+from argosy.engine.core.request_group import make_sequences
+from argosy.engine.core.roster import Roster
+from argosy.engine.core.stopping import ending_of
 from argosy.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 
 _RUNNING = SequenceStatus.RUNNING
-_by_rank = attrgetter("rank")
 _tuple_new = tuple.__new__
 
 
@@ -77,38 +74,33 @@ class Scheduler:
         self.prefix_hits_tokens = 0
         self._watermark_blocks = int(config.watermark * config.num_blocks)
         self._prefill_cap = max(1, int(config.prefill_share * config.max_num_batched_tokens), config.chunk_alignment)
-        self._groups: dict[str, RequestGroup] = {}
-        self._sequences: dict[int, Sequence] = {}
-        self._queue = WaitingQueue()
-        self._running: list[Sequence] = []
-        self._num_waiting = 0
-        self._num_waiting_requests = 0
+        self._roster = Roster()
         self._next_sequence_id = 0
         self._step = 0
         self._in_flight: list[Sequence] | None = None
         self._ended_in_flight: list[Sequence] = []
         self._unsent_endings: list[int] = []
-        self._failed_admission: tuple[int, int, int] | None = None
+        self._refused: tuple[int, int, int] | None = None
 
     @property
     def num_running(self) -> int:
         """Sequences that hold blocks and take part in steps."""
-        return len(self._running)
+        return len(self._roster.running)
 
     @property
     def num_waiting(self) -> int:
         """Sequences that hold no blocks: not yet admitted, preempted, or waiting to fork."""
-        return self._num_waiting
+        return self._roster.num_waiting
 
     @property
     def num_waiting_requests(self) -> int:
         """Requests with at least one sequence that waits; `submit` holds this number against `max_waiting`."""
-        return self._num_waiting_requests
+        return self._roster.num_waiting_requests
 
     @property
     def has_work(self) -> bool:
         """Whether some sequence has not ended."""
-        return bool(self._sequences)
+        return len(self._roster) > 0
 
     def submit(self, request: Request) -> tuple[Sequence, ...]:
         """Queue a request and return its `params.n` sequences, owned by the scheduler.
@@ -122,20 +114,11 @@ class Scheduler:
             QueueFull: as many requests wait as may.
         """
         self._check(request)
-        sequences = tuple(self._make_sequence(request, index) for index in range(request.params.n))
-        alive = [s for s in sequences if s.max_len > s.num_prompt or s.next_prompt_logprob]
-        for sequence in sequences:
-            if sequence not in alive:
-                sequence.status = SequenceStatus.FINISHED
-                sequence.finish_reason, sequence.stop_reason = FinishReason.LENGTH, sequence.length_reason
+        sequences = make_sequences(self.config, request, self._next_sequence_id)
+        self._next_sequence_id += len(sequences)
+        alive = [s for s in sequences if s.status is SequenceStatus.WAITING]
         if alive:
-            group = RequestGroup(request, sequences, parked=alive[1:], num_alive=len(alive))
-            self._groups[request.request_id] = group
-            for sequence in alive:
-                self._sequences[sequence.sequence_id] = sequence
-                self._count_waiting(group, 1)
-            alive[0].has_parked_siblings = len(alive) > 1
-            self._queue.push(alive[0])
+            self._roster.add(request, alive)
         return sequences
 
     def schedule(self, now_s: float) -> StepPlan | None:
@@ -145,7 +128,7 @@ class Scheduler:
         needs blocks it does not have, so that whoever is preempted has not been scheduled yet.
         """
         assert self._in_flight is None, "the plan in flight must be committed first"
-        if not self._sequences:
+        if not self._roster:
             return None
         draft = _Draft()
         catching_up = self._schedule_decoding(draft)
@@ -155,8 +138,8 @@ class Scheduler:
         for sequence in catching_up:
             if sequence.status is _RUNNING:
                 budget -= self._schedule_chunk(sequence, budget, draft)
-        while budget > 0 and self._can_admit(draft) and self._admit(self._queue.head, draft, now_s):
-            budget -= self._schedule_chunk(self._queue.pop(), budget, draft)
+        while budget > 0 and self._can_admit(draft) and (admitted := self._admit_head(draft, now_s)):
+            budget -= self._schedule_chunk(admitted, budget, draft)
         assert draft.scheduled, "a step with work to do computes something"
         self._step += 1
         self._in_flight = draft.sequences
@@ -197,8 +180,8 @@ class Scheduler:
             sequence.num_computed = computed = start + len(chunk)
             if computed >= sequence.publish_at:
                 self.kv.publish(sequence)
-            if sequence.has_parked_siblings and computed >= sequence.num_prompt - 1:
-                self._unpark_all(sequence)
+            if sequence.has_parked_siblings and computed >= sequence.num_prompt:
+                self._roster.unpark(sequence)
             assert bool(token_ids) is samples, "an entry gives tokens if and only if it samples"
             if prompt_logprobs_from >= 0:
                 self._count_prompt_logprobs(sequence, prompt_logprobs_from, len(prompt_logprobs))
@@ -236,21 +219,21 @@ class Scheduler:
 
     def finish(self, sequence_id: int, reason: FinishReason, stop_reason: int | str | None) -> None:
         """End one sequence for a reason found outside, such as a stop string. Idempotent; gives no event."""
-        sequence = self._sequences.get(sequence_id)
+        sequence = self._roster.get(sequence_id)
         if sequence is not None:
             self._end(sequence, reason, stop_reason)
 
     def abort(self, request_id: str) -> list[OutputEvent]:
         """End all sequences of a request, in any state, and return their last events. Idempotent."""
-        group = self._groups.get(request_id)
+        group = self._roster.group(request_id)
         if group is None:
             return []
         events: list[OutputEvent] = []
-        for sequence in group.sequences:
+        for sequence in reversed(group.sequences):
             if sequence.status is not SequenceStatus.FINISHED:
-                sequence.has_parked_siblings = False
                 self._end(sequence, FinishReason.ABORT, None)
                 events.append(_event(sequence))
+        events.reverse()
         return events
 
     def reset_prefix_cache(self) -> None:
@@ -260,16 +243,13 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Raise `InvariantViolated` if the state contradicts itself. O(everything alive), for tests and simulation."""
         self.kv.check_invariants()
-        groups = self._groups.values()
-        check_sequences(self._running, self._queue.sequences(), self._ended_in_flight, groups)
-        holders = {s.sequence_id for s in (*self._running, *self._ended_in_flight)}
-        num_waiting = sum(group.num_waiting for group in groups)
+        self._roster.check_invariants()
+        running = self._roster.running
+        holders = {s.sequence_id for s in (*running, *self._ended_in_flight)}
         for holds, what in (
-            (self.kv.holds_blocks() == holders, "who holds blocks runs, or ended while its plan is in flight"),
-            (len(self._running) <= self.config.max_num_seqs, "no more run than may"),
-            (len(self._sequences) == len(self._running) + num_waiting, "every sequence alive runs or waits"),
-            (self._num_waiting == num_waiting, "waiting sequences are counted"),
-            (self._num_waiting_requests == sum(g.num_waiting > 0 for g in groups), "waiting requests are counted"),
+            (self.kv.holders() == holders, "who holds blocks runs, or ended while its plan is in flight"),
+            (len(running) <= self.config.max_num_seqs, "no more run than may"),
+            (all(s.status is SequenceStatus.FINISHED for s in self._ended_in_flight), "who ended in flight has ended"),
         ):
             if not holds:
                 raise InvariantViolated(what)
@@ -287,33 +267,10 @@ class Scheduler:
                 f"{limit - 1}: shorten the prompt",
                 param="prompt",
             )
-        if request.request_id in self._groups:
+        if self._roster.group(request.request_id) is not None:
             raise InvalidRequest(f"a request with id {request.request_id!r} is being served", param="request_id")
-        if self._num_waiting_requests >= self.config.max_waiting:
-            raise QueueFull(f"{self._num_waiting_requests} requests wait already: try again later")
-
-    def _make_sequence(self, request: Request, sample_index: int) -> Sequence:
-        params, num_prompt = request.params, len(request.prompt_token_ids)
-        priority = request.priority if self.config.scheduling_policy == "priority" else 0
-        max_len, length_reason = length_limit(self.config, request)
-        owes_prompt_logprobs = params.prompt_logprobs is not None and sample_index == 0
-        sequence_id = self._next_sequence_id
-        self._next_sequence_id += 1
-        return Sequence(
-            sequence_id,
-            request,
-            sample_index,
-            list(request.prompt_token_ids),
-            num_prompt,
-            request_id=request.request_id,
-            adapter_id=request.adapter_id,
-            rank=(priority, request.arrival_s, sequence_id),
-            stop_ids=stop_ids(request),
-            min_len=num_prompt + params.min_tokens,
-            max_len=max_len,
-            length_reason=length_reason,
-            next_prompt_logprob=1 if owes_prompt_logprobs and num_prompt > 1 else 0,
-        )
+        if self._roster.num_waiting_requests >= self.config.max_waiting:
+            raise QueueFull(f"{self._roster.num_waiting_requests} requests wait already: try again later")
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
@@ -326,8 +283,8 @@ class Scheduler:
         catching_up: list[Sequence] = []
         sequences, scheduled, preempted = draft.sequences, draft.scheduled, draft.preempted
         num_tokens = 0
-        num_behind = len(self._running)
-        for sequence in self._running.copy():
+        num_behind = len(self._roster.running)
+        for sequence in self._roster.running.copy():
             num_behind -= 1
             start = sequence.num_computed
             if start < sequence.decode_from:
@@ -401,7 +358,7 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, preempted: set[Sequence]) -> bool:
         """Get blocks for all tokens `sequence` knows, preempting from the lowest rank up; False if it went itself."""
         while not self.kv.grow(sequence, len(sequence.token_ids)):
-            victim = next(s for s in reversed(self._running) if not s.protected)
+            victim = next(s for s in reversed(self._roster.running) if not s.protected)
             self._preempt(victim)
             preempted.add(victim)
             if victim is sequence:
@@ -409,61 +366,64 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
         self.kv.release(sequence)
-        sequence.status = SequenceStatus.WAITING
-        sequence.preemptions += 1
+        self._roster.preempt(sequence)
         self.num_preemptions += 1
-        self._count_waiting(self._groups[sequence.request_id], 1)
-        self._queue.push(sequence)
 
     def _can_admit(self, draft: _Draft) -> bool:
         """Whether to look at the queue: not in a step that had to preempt, unless nothing runs."""
-        return (
-            len(self._queue) > 0
-            and len(self._running) < self.config.max_num_seqs
-            and not (draft.preempted and self._running)
-        )
+        running = self._roster.running
+        return len(self._roster.queue) > 0 and len(running) < self.config.max_num_seqs and not (draft.preempted and running)
 
-    def _admit(self, sequence: Sequence, draft: _Draft, now_s: float) -> bool:
-        """Give the head of the queue blocks for all it knows and let it run; False if they are not there.
+    def _admit_head(self, draft: _Draft, now_s: float) -> Sequence | None:
+        """Give the head of the queue blocks for all it knows and let it run; None if they are not there.
 
-        The caller takes it out of the queue. A prefix match costs time in proportion to the prompt, so one that failed is
-        repeated only when there are more blocks to have, or more prompt blocks to match.
+        A prefix match costs time in proportion to the prompt, so one that did not fit is repeated only when there are
+        more blocks to have, or more prompt blocks to match.
         """
-        kv = self.kv
-        state = (sequence.sequence_id, kv.num_available, kv.num_prompt_publications)
-        failed = self._failed_admission
-        if failed and failed[0] == state[0] and failed[1] >= state[1] and failed[2] == state[2] and self._running:
-            return False
-        known = len(sequence.token_ids)
-        protected = sequence.preemptions >= self.config.max_preemptions
-        reserve = max(known, sequence.max_len - 1) if protected else known
-        headroom = self._watermark_blocks if self._running else 0
-        group = self._groups[sequence.request_id]
-        source = group.fork_source(sequence)
-        if source is not None:
-            forked = kv.fork(source, sequence, num_tokens=known - 1, reserve_tokens=reserve, headroom_blocks=headroom)
-            admitted = forked is not None
-            draft.copies.extend(forked or ())
-        else:
-            owed = sequence.next_prompt_logprob
-            reusable = owed - 1 if owed else known - 1
-            admitted = kv.admit(sequence, reserve_tokens=reserve, reusable_tokens=reusable, headroom_blocks=headroom)
-        if not admitted:
-            self._failed_admission = state
-            return False
+        sequence = self._roster.queue.head
+        num_available, num_publications = self.kv.num_available, self.kv.num_prompt_publications
+        if self._refused is not None and self._roster.running:
+            sequence_id, num_available_then, num_publications_then = self._refused
+            if (
+                sequence_id == sequence.sequence_id
+                and num_available <= num_available_then
+                and num_publications == num_publications_then
+            ):
+                return None
+        source = self._roster.group_of(sequence).fork_source(sequence)
+        if not self._give_blocks(sequence, source, draft):
+            self._refused = (sequence.sequence_id, num_available, num_publications)
+            return None
         if sequence.first_scheduled_s is None:
             sequence.first_scheduled_s = now_s
             if source is None and self.config.enable_prefix_caching and not sequence.next_prompt_logprob:
                 sequence.num_cached_tokens = sequence.num_computed
                 self.prefix_queries_tokens += sequence.num_prompt
                 self.prefix_hits_tokens += sequence.num_computed
-        sequence.protected = protected
+        known = len(sequence.token_ids)
         sequence.decode_from = known - 1 if known < sequence.max_len else known
-        sequence.status = _RUNNING
-        self._count_waiting(group, -1)
-        insort(self._running, sequence, key=_by_rank)
+        self._roster.start(sequence)
+        return sequence
+
+    def _give_blocks(self, sequence: Sequence, source: Sequence | None, draft: _Draft) -> bool:
+        """By fork if there is a source, else with what the prefix cache has; False, and nothing changed, if too few."""
+        known = len(sequence.token_ids)
+        protected = sequence.preemptions >= self.config.max_preemptions
+        reserve = max(known, sequence.max_len - 1) if protected else known
+        headroom = self._watermark_blocks if self._roster.running else 0
+        if source is not None:
+            copies = self.kv.fork(source, sequence, num_tokens=known - 1, reserve_tokens=reserve, headroom_blocks=headroom)
+            if copies is None:
+                return False
+            draft.copies.extend(copies)
+        else:
+            # Logprobs of a prompt position need the logits of the one before it, so that one must not come from the cache.
+            owed = sequence.next_prompt_logprob
+            reusable = owed - 1 if owed else known - 1
+            if not self.kv.admit(sequence, reserve_tokens=reserve, reusable_tokens=reusable, headroom_blocks=headroom):
+                return False
+        sequence.protected = protected
         return True
 
     # -- results ------------------------------------------------------------------------------------------------------
@@ -481,66 +441,26 @@ class Scheduler:
         assert num_given == last - first + 1, f"asked for prompt logprobs {first}..{last}, got {num_given}"
         sequence.next_prompt_logprob = last + 1 if last + 1 < sequence.num_prompt else 0
 
-    # -- endings ------------------------------------------------------------------------------------------------------
-
     def _end(self, sequence: Sequence, reason: FinishReason, stop_reason: int | str | None) -> None:
-        group = self._groups[sequence.request_id]
         if sequence.status is _RUNNING:
-            self._running.remove(sequence)
             if self._in_flight is None:
                 self.kv.release(sequence)
             else:
                 self._ended_in_flight.append(sequence)
-        else:
-            self._count_waiting(group, -1)
-            if sequence in group.parked:
-                group.parked.remove(sequence)
-            else:
-                self._queue.discard(sequence)
-        sequence.status = SequenceStatus.FINISHED
-        sequence.finish_reason, sequence.stop_reason = reason, stop_reason
         if sequence.known_to_executor:
             self._unsent_endings.append(sequence.sequence_id)
-        del self._sequences[sequence.sequence_id]
-        group.num_alive -= 1
-        if group.num_alive == 0:
-            del self._groups[sequence.request_id]
-        elif sequence.has_parked_siblings:
-            self._unpark_next(group)
-        sequence.has_parked_siblings = False
-
-    def _unpark_all(self, sequence: Sequence) -> None:
-        """The prompt is computed: let the siblings queue for admission."""
-        group = self._groups[sequence.request_id]
-        for sibling in group.parked:
-            self._queue.push(sibling)
-        group.parked.clear()
-        sequence.has_parked_siblings = False
-
-    def _unpark_next(self, group: RequestGroup) -> None:
-        """Whoever was to compute the prompt is gone: the next sibling does it, the others wait for that one."""
-        if group.parked:
-            sibling = group.parked.pop(0)
-            sibling.has_parked_siblings = bool(group.parked)
-            self._queue.push(sibling)
-
-    def _count_waiting(self, group: RequestGroup, change: int) -> None:
-        before = group.num_waiting
-        group.num_waiting += change
-        self._num_waiting += change
-        self._num_waiting_requests += (group.num_waiting > 0) - (before > 0)
+        self._roster.end(sequence, reason, stop_reason)
 
 
 def _introduction(sequence: Sequence) -> NewSequence:
     request = sequence.request
-    ids = tuple(sorted(sequence.stop_ids))
     return NewSequence(
         sequence.sequence_id,
         request.prompt_token_ids,
         request.params,
         sequence.sample_index,
         request.seed,
-        ids,
+        tuple(sorted(sequence.stop_ids)),
         request.bad_words_ids,
     )
 
