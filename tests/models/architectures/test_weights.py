@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 import torch
-from transformers import LlamaConfig, MixtralConfig
+from safetensors.torch import load_file
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MixtralConfig,
+    SiglipVisionConfig,
+)
 
 from argosy.errors import ModelFileError
 from argosy.models.architectures.decoder import build_decoder
 from argosy.models.architectures.weights import checkpoint_slots
+from argosy.models.hf_config import model_config_from_hf
 
 SMALL = {
     "vocab_size": 31,
@@ -99,6 +111,35 @@ def test_an_output_head_stored_beside_tied_embeddings_must_equal_them(first, tie
     head[1][3, 5] += 1.0
     with pytest.raises(ModelFileError, match=r"'lm_head\.weight' differs"):
         tied.decoder.load_weights(order)
+
+
+@pytest.mark.parametrize("nested", ["language_model.model.", "model.language_model."])
+def test_the_text_side_of_a_vision_and_text_checkpoint(nested, tmp_path, run_whole):
+    text = Gemma3TextConfig(**SMALL, head_dim=8, sliding_window=4)
+    vision = SiglipVisionConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, image_size=28
+    )
+    config = Gemma3Config(
+        text_config=text,
+        vision_config=vision,
+        mm_tokens_per_image=4,
+        image_token_index=30,
+        boi_token_index=29,
+        eoi_token_index=28,
+    )
+    reference = Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    reference.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    tensors = {re.sub(r"^(language_model\.model|model\.language_model)\.", nested, k): v for k, v in stored.items()}
+    assert any(name.startswith(nested) for name in tensors)
+    assert any("vision_tower" in name for name in tensors)
+    read = model_config_from_hf(json.loads((tmp_path / "config.json").read_text()))
+    decoder = build_decoder(read, dtype=torch.float32, device="cpu")
+    decoder.load_weights(tensors.items())
+    ids = torch.arange(20)
+    with torch.inference_mode():
+        theirs = reference(input_ids=ids[None]).logits[0]
+    torch.testing.assert_close(run_whole(decoder, ids), theirs, rtol=0, atol=1e-4)
 
 
 def test_parameters_need_no_gradient_and_are_not_initialised(pair):

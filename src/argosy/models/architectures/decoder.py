@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from argosy.errors import ConfigError, ModelFileError, UnsupportedModel
 from argosy.models.architectures.attention import Attention
-from argosy.models.architectures.gemma3 import Gemma3Layer
+from argosy.models.architectures.gemma3 import Gemma3Layer, text_tensors
 from argosy.models.architectures.linear import Linear, elementwise, linear
 from argosy.models.architectures.llama import LlamaLayer
 from argosy.models.architectures.mixtral import MixtralLayer
@@ -140,11 +140,13 @@ class Decoder(nn.Module):
         """Fill every parameter from tensors under their Hugging Face checkpoint names, converting dtype and device.
 
         Ignored: `…rotary_emb.inv_freq` (old checkpoints store this constant), and `lm_head.weight` of a model with tied
-        embeddings if it equals them.
+        embeddings if it equals them; the vision side of a Gemma 3 checkpoint, whose text side may be nested.
 
         Raises:
             ModelFileError: a tensor is unknown, missing, repeated, not of floating point, or of the wrong shape.
         """
+        if self.config.architecture == "gemma3":
+            tensors = text_tensors(tensors)
         heads: list[Tensor] = []
         fill_slots(checkpoint_slots(self), self._needed(tensors, heads))
         embeddings = self.model.embed_tokens.weight

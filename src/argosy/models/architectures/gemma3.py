@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -36,3 +38,17 @@ class Gemma3Layer(nn.Module):
         transformed = self.mlp(self.pre_feedforward_layernorm(hidden))
         normed: Tensor = self.post_feedforward_layernorm(transformed)
         return hidden + normed
+
+
+def text_tensors(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """A vision-and-text checkpoint's tensors without those of the vision side, under the names of a text-only checkpoint.
+
+    Two namings are about: `language_model.model.…` and `model.language_model.…`. A text-only checkpoint passes unchanged.
+    """
+    for name, tensor in tensors:
+        if name.removeprefix("model.").startswith(("vision_tower.", "multi_modal_projector.")):
+            continue
+        if name.startswith("model.language_model."):
+            yield "model." + name.removeprefix("model.language_model."), tensor
+        else:
+            yield name.removeprefix("language_model."), tensor
