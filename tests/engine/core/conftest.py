@@ -110,6 +110,7 @@ class FakeExecutor:
         known, end = self.known[s.sequence_id], s.start + len(s.token_ids)
         prompt_logprobs: tuple[TokenLogprob, ...] = ()
         if s.prompt_logprobs_from >= 0:
+            assert s.start < s.prompt_logprobs_from <= end, "logprobs wanted of a position whose logits are not computed"
             last = min(end, len(new.prompt_token_ids) - 1)
             prompt_logprobs = tuple(
                 TokenLogprob(known[p], -float(self.chain(s.sequence_id, p) % 97), 1, ())

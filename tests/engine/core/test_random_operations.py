@@ -105,7 +105,7 @@ def test_invariants_hold_after_each_of_ten_thousand_operations(lab, block_size):
     assert block_size == 1 or sum(len(plan.copies) for rig in rigs for plan in rig.plans) > 50, "and copy on write"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), block_size=st.sampled_from([1, 4, 16]), num_operations=st.integers(5, 120))
 def test_invariants_hold_in_any_short_history(lab, seed, block_size, num_operations):
     history(lab, seed, num_operations, block_size=block_size)

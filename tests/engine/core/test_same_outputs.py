@@ -45,7 +45,7 @@ def roomy(lab, seed):
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     block_size=st.sampled_from([1, 4, 16]),

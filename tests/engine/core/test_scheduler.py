@@ -184,7 +184,7 @@ def test_runs_of_several_tokens_are_caught_up_within_the_budget(lab):
     assert max(p.num_tokens for p in rig.plans) <= 8
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.integers(2, 12),
     st.integers(1, 8),

@@ -254,8 +254,6 @@ class Scheduler:
             if not holds:
                 raise InvariantViolated(what)
 
-    # -- submission ---------------------------------------------------------------------------------------------------
-
     def _check(self, request: Request) -> None:
         num_prompt, limit = len(request.prompt_token_ids), self.config.effective_max_len
         if num_prompt == 0:
@@ -271,8 +269,6 @@ class Scheduler:
             raise InvalidRequest(f"a request with id {request.request_id!r} is being served", param="request_id")
         if self._roster.num_waiting_requests >= self.config.max_waiting:
             raise QueueFull(f"{self._roster.num_waiting_requests} requests wait already: try again later")
-
-    # -- one step -----------------------------------------------------------------------------------------------------
 
     def _schedule_decoding(self, draft: _Draft) -> list[Sequence]:
         """Schedule every running sequence that decodes, preempting others if the pool is full; return those that do not.
@@ -425,8 +421,6 @@ class Scheduler:
                 return False
         sequence.protected = protected
         return True
-
-    # -- results ------------------------------------------------------------------------------------------------------
 
     def _take_in_last(self, sequence: Sequence, token_ids: tuple[int, ...]) -> int:
         """Append tokens of which one may end the sequence, and end it if so; return how many were accepted."""
