@@ -18,9 +18,7 @@ Examples:
 """
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a script instead.")]
-Names = Annotated[
-    list[str], typer.Argument(metavar="NAME", help="Known names, or hf:org/name[:file].", show_default=False)
-]
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Known names, or hf:org/name[:file].", show_default=False)]
 
 app = typer.Typer(rich_markup_mode=None, epilog=EPILOG)
 

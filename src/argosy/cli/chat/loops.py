@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -36,10 +39,25 @@ async def talk(session: ChatSession, view: View, history: Path) -> None:
         except EOFError:
             return
         try:
-            if not await session.take(line):
-                return
+            with _no_echo():
+                if not await session.take(line):
+                    return
         except ArgosyError as error:
             view.error(error.message)
+
+
+@contextmanager
+def _no_echo() -> Iterator[None]:
+    """Keep what is typed during an answer out of the answer; it stands at the next prompt."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    quiet = before.copy()
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 async def read_lines(session: ChatSession) -> None:

@@ -38,7 +38,8 @@ class WordWrap:
         if self._column == 0 and word.startswith(FENCE):
             self._fenced = not self._fenced
         cells = len(spaces) + cell_len(word)
-        if self._fenced or self._verbatim or self._column == 0 or self._column + cells <= self._width:
+        begins = self._column == 0 or not spaces  # a line, or more of a word whose start was let go for its length
+        if begins or self._fenced or self._verbatim or self._column + cells <= self._width:
             self._column += cells
             return spaces + word
         self._column = cells - len(spaces)
