@@ -71,7 +71,7 @@ def _empty_reference(config: ModelConfig) -> PreTrainedModel:
             rope_parameters={"full_attention": rope, "sliding_attention": local},
             layer_types=["full_attention" if w is None else "sliding_attention" for w in config.layer_windows],
             sliding_window=windows.pop(),
-            query_pre_attn_scalar=config.attention_scale**-2,
+            query_pre_attn_scalar=round(config.attention_scale**-2),
             **options,
         )
     return AutoModelForCausalLM.from_config(reference, attn_implementation="eager")

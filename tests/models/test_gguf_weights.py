@@ -32,9 +32,13 @@ def test_weights_are_those_of_the_folder(tiny_checkpoint, family):
         torch.testing.assert_close(weights[name], tensor, rtol=0.0, atol=tolerance, msg=name)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_configuration_is_that_of_the_folder(tiny_checkpoint, family):
-    checkpoint = tiny_checkpoint(family)
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
+
+
+@pytest.mark.parametrize(("family", "rope"), [(f, None) for f in FAMILIES] + [("llama", YARN), ("qwen2", LINEAR)])
+def test_configuration_is_that_of_the_folder(tiny_checkpoint, family, rope):
+    checkpoint = tiny_checkpoint(family, **({} if rope is None else {"rope_parameters": rope}))
     config, _ = read(checkpoint.gguf)
     expected = model_config_from_hf(json.loads((checkpoint.folder / "config.json").read_text()))
     rounded = dataclasses.replace(config, norm_eps=round(config.norm_eps, 9))
