@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import math
 import socket
@@ -86,13 +87,14 @@ class Script:
     die_at: int | None = None
     raise_at: int | None = None
     logprob: float = -0.5
-    top_gap: float = 0.5
+    top_gap: float = 1.0
 
 
 class FakeStream:
     def __init__(self, engine: FakeEngine, submission: Submission, script: Script) -> None:
         self.engine, self.submission, self.script = engine, submission, script
         self.aborted = asyncio.Event()
+        self.decoders = [codecs.getincrementaldecoder("utf-8")() for _ in range(submission.params.n)]
         self.loop = asyncio.get_running_loop()
 
     def abort(self) -> None:
@@ -110,8 +112,7 @@ class FakeStream:
         for position in range(max(limit, 1)):
             if self.aborted.is_set():
                 return
-            if s.delay_s:
-                await asyncio.sleep(s.delay_s)
+            await asyncio.sleep(s.delay_s)
             for index in range(params.n):
                 yield await self._delta(index, position, tokens, limit, reason, stop)
         self.engine.running.discard(self.submission.request_id)
@@ -131,13 +132,11 @@ class FakeStream:
         reason = "error" if error else "abort" if position == s.abort_at else reason
         last = position + 1 >= limit or reason in ("error", "abort")
         ids = tuple(tokens[position : position + 1]) if limit else ()
-        whole = bytes(tokens[: position + 1]).decode("utf-8", "ignore") if limit else ""
-        before = bytes(tokens[:position]).decode("utf-8", "ignore")
         k = sub.params.logprobs
         return OutputDelta(
             request_id=sub.request_id,
             index=index,
-            text=whole[len(before) :],
+            text=self.decoders[index].decode(bytes(ids)),
             token_ids=ids,
             logprobs=None if k is None else tuple(self._logprob(t, k) for t in ids),
             prompt_logprobs=self._prompt_logprobs() if position == index == 0 else None,

@@ -91,7 +91,7 @@ def test_logprobs_stream_and_at_once_agree(server, script, events):
     whole = body["choices"][0]["logprobs"]["content"]
     assert [entry["token"] for entry in whole] == ["a", "bytes:\\xc3", "bytes:\\xa9"]
     assert whole[1]["bytes"] == [0xC3]
-    assert [top["logprob"] for top in whole[0]["top_logprobs"]] == [-0.25, -0.75]
+    assert [top["logprob"] for top in whole[0]["top_logprobs"]] == [-0.25, -1.25]
     streamed = events(server.chat(logprobs=True, top_logprobs=2, stream=True).text)[:-1]
     pieces = [choice["logprobs"]["content"] for event in streamed for choice in event["choices"] if choice["logprobs"]]
     assert [entry for piece in pieces for entry in piece] == whole

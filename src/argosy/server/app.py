@@ -100,7 +100,8 @@ def _add_routes(app: FastAPI) -> None:
     for path in ("/health/ready", "/readyz", "/ready"):
         _get(app, path, health.ready, Health, unavailable=Health)
     _get(app, "/health/inference", health.inference, InferenceHealth, unavailable=InferenceHealth)
-    app.add_api_route("/metrics", models.metrics, methods=["GET", "HEAD"], response_class=Response)
+    app.add_api_route("/metrics", models.metrics, methods=["GET"], response_class=Response)
+    app.add_api_route("/metrics", models.metrics, methods=["HEAD"], response_class=Response, include_in_schema=False)
 
 
 def _post(
