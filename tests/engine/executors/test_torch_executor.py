@@ -46,8 +46,8 @@ def test_any_batch_composition_computes_what_a_lone_pass_computes(driver, full_l
     random.shuffle(run.free)
     root = run.add(random_tokens(random, random.randint(1, 60)), room=6)
     tracks = [(root, 0, 0, ())]  # track, root positions it needs first, first own position, copies on its first step
-    for _ in range(random.randint(0, 2)):
-        tracks.append((run.add(random_tokens(random, random.randint(1, 60)), room=6), 0, 0, ()))
+    others = [random_tokens(random, random.randint(1, 60)) for _ in range(random.randint(0, 2))]
+    tracks += [(run.add(prompt, room=6), 0, 0, ()) for prompt in others]
     if root.num_prompt > block_size:
         shared = random.randint(1, (root.num_prompt - 1) // block_size)
         prompt = root.tokens[: shared * block_size] + random_tokens(random, random.randint(1, 20))
