@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, TokenType
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from argosy.errors import ConfigError, ModelFileError, UnknownModel, UnsupportedModel
+from argosy.errors import ArgosyError, ConfigError, ModelFileError, UnknownModel, UnsupportedModel
 from argosy.models.architectures.attention import SingleSequenceAttention
 from argosy.models.checkpoint import load_config
 from argosy.models.devices import parse_device, parse_dtype
@@ -235,3 +237,28 @@ def test_dtype_names():
     assert parse_dtype("auto", cpu) == parse_dtype("float", cpu) == parse_dtype("float32", cuda) == torch.float32
     assert parse_dtype("auto", cuda) == parse_dtype("bfloat16", cpu) == torch.bfloat16
     assert parse_dtype("half", cpu) == parse_dtype("float16", cpu) == torch.float16
+
+
+@pytest.fixture(scope="module")
+def runnable_gguf_bytes(runnable):
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "head_dim": 8, "num_hidden_layers": 1}
+    return runnable("llama", **sizes).gguf.read_bytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_damage_anywhere_gives_a_model_or_one_clear_line(data, runnable_gguf_bytes, tmp_path_factory):
+    content = bytearray(runnable_gguf_bytes)
+    end_of_header = runnable_gguf_bytes.index(b"blk.0.ffn_up.weight") + 64
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, end_of_header - 1))
+        content[at] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.getbasetemp() / "damaged.gguf"
+    path.write_bytes(content)
+    try:
+        load_model(str(path))
+    except ArgosyError as error:
+        line = str(error)
+    else:
+        line = ""
+    assert "\n" not in line
