@@ -88,7 +88,6 @@ class ChatTemplate:
 
     def _run(self, context: Mapping[str, Any]) -> str:
         sandbox = TemplateSandbox()
-        sandbox.filters["tojson"] = sandbox.charged_filter("tojson", _to_json)
         sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": self._strftime_now}
         template = Template.from_code(sandbox, self._code, sandbox.globals)
         try:
@@ -220,17 +219,6 @@ def _cut_at_mark(text: str) -> str:
 
 def _raise_exception(message: Any) -> None:
     raise TemplateError(str(message))
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Unlike Jinja's own `tojson`: no HTML escapes, and characters stay themselves."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _one_line(error: object) -> str:

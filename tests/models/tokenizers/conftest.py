@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,10 @@ def multilingual() -> str:
 
 
 class PlainBpe:
-    """Byte-level BPE in plain Python, straight from the definition: join the best-ranked pair until none is left."""
+    """Byte-level BPE in plain Python, straight from the definition: join the best-ranked pair until none is left.
+
+    Bytes without a token are left out, as in the original tokenizers (SmolLM2 has none for six control characters).
+    """
 
     def __init__(self, tokens: Sequence[str], merges: Sequence[str], patterns: Sequence[str]) -> None:
         self.ids = {token: n for n, token in enumerate(tokens)}
@@ -57,9 +61,9 @@ class PlainBpe:
         return [self.ids[token] for word in words for token in self._merge(word)]
 
     def _merge(self, word: str) -> list[str]:
-        parts = [self.characters[byte] for byte in word.encode()]
+        parts = [c for c in (self.characters[byte] for byte in word.encode()) if c in self.ids]
         while True:
-            pairs = [(self.ranks.get((a, b)), n) for n, (a, b) in enumerate(zip(parts, parts[1:], strict=False))]
+            pairs = [(self.ranks.get((a, b)), n) for n, (a, b) in enumerate(pairwise(parts))]
             ranked = [(rank, n) for rank, n in pairs if rank is not None]
             if not ranked:
                 return parts

@@ -8,7 +8,27 @@ from argosy.models.tokenizers import tokenizer_from_gguf
 from argosy.models.tokenizers.score_bpe import merges_from_scores, space_prefixer
 from argosy.models.tokenizers.vocabulary import Vocabulary
 
-WORDS = ["the", "then", "anana", "nana", "aaaa", "Bäume", "лиса", "狐狸", "args", " ", "   ", "\n", "\t", "100", "😊", "é", "e\u0301", "क", "<u>"]
+WORDS = [
+    "the",
+    "then",
+    "anana",
+    "nana",
+    "aaaa",
+    "Bäume",
+    "лиса",
+    "狐狸",
+    "args",
+    " ",
+    "   ",
+    "\n",
+    "\t",
+    "100",
+    "😊",
+    "é",
+    "e\u0301",
+    "क",
+    "<u>",
+]
 texts = st.one_of(
     st.lists(st.sampled_from(WORDS), max_size=30).map("".join),
     st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40),
@@ -57,7 +77,9 @@ def test_ids_equal_sentencepiece_where_tokens_overlap_themselves(alphabet, train
 
 
 def test_a_character_outside_the_vocabulary_becomes_its_bytes(train_sentencepiece, sentencepiece_metadata):
-    tokenizer = tokenizer_from_gguf(sentencepiece_metadata(train_sentencepiece(), add_bos_token=False, add_space_prefix=False))
+    tokenizer = tokenizer_from_gguf(
+        sentencepiece_metadata(train_sentencepiece(), add_bos_token=False, add_space_prefix=False)
+    )
     ids = tokenizer.encode("😊")
     assert [tokenizer.token_bytes(i) for i in ids] == [bytes([b]) for b in "😊".encode()]
     assert tokenizer.decode(ids[:3]) == "\ufffd"

@@ -56,7 +56,8 @@ def split_merge(merge: str) -> tuple[str, str]:
 def build_byte_level(vocabulary: Vocabulary, merges: Sequence[str], rule: PreTokenizerRule) -> Tokenizer:
     """A `tokenizers` object with exactly the ids of `vocabulary`.
 
-    Control tokens are recognised in the raw text, user-defined ones too; neither is ever merged.
+    Control tokens are recognised in the raw text, user-defined ones too; neither is ever merged. Vocabularies that lack a
+    byte (SmolLM2 has no token for some control characters) leave it out of the text, as their original tokenizers do.
 
     Raises:
         ModelFileError: a merge is malformed or names a token the vocabulary lacks.

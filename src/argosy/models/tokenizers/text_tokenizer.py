@@ -56,12 +56,13 @@ class TextTokenizer:
         if self.prepare is not None:
             text = self.prepare(text)
         try:
-            ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+            text.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest(
                 f"the text holds the lone surrogate {error.object[error.start]!r} at character {error.start}; "
                 "send valid Unicode"
             ) from error
+        ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         if not add_special_tokens:
             return ids
         prefix, suffix = list(self.prefix_ids), list(self.suffix_ids)
