@@ -40,11 +40,11 @@ def test_nothing_is_counted_without_a_cache(lab):
 
 
 def test_a_waiting_request_gains_from_a_prefix_published_meanwhile(lab):
-    """The second needs 9 blocks, of which 8 are the first one's prompt: it fits only once that is published."""
-    rig = lab.rig(num_blocks=12, max_num_batched_tokens=16)
-    rig.submit(range(33), request_id="a", max_tokens=10)
+    """The second needs 9 blocks and 3 are left: refused with 5 blocks of the first one's prompt published, not with 8."""
+    rig = lab.rig(num_blocks=12, max_num_batched_tokens=20)
+    rig.submit(range(33), max_tokens=10)
     rig.step()
-    rig.submit(range(33), request_id="b", max_tokens=2)
+    rig.submit(range(33), max_tokens=2)
     rig.step()
     assert rig.scheduler.num_running == 1
     rig.step()
