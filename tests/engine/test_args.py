@@ -31,6 +31,7 @@ def test_what_is_given_is_kept_and_the_rest_has_defaults():
         ("max_waiting", 0),
         ("scheduling_policy", "random"),
         ("eviction_policy", "random"),
+        ("kv_cache_dtype", "int3"),
         ("seed", 2**64),
         ("seed", -(2**63) - 1),
     ],
@@ -43,7 +44,7 @@ def test_a_value_out_of_range_is_refused_by_name_before_any_model_is_looked_for(
 def test_a_budget_below_the_number_of_sequences_or_the_deterministic_chunk_is_refused():
     with pytest.raises(ConfigError, match="max_num_seqs"):
         EngineArgs("m", max_num_seqs=64, max_num_batched_tokens=32)
-    with pytest.raises(ConfigError, match="chunk_alignment"):
+    with pytest.raises(ConfigError, match="max_num_batched_tokens must be at least 16 in deterministic mode"):
         EngineArgs("m", max_num_seqs=4, max_num_batched_tokens=8, deterministic=True)
 
 

@@ -53,11 +53,6 @@ def test_less_than_one_block_is_refused_with_both_numbers(settings):
         choose(**settings)
 
 
-def test_an_element_type_the_pool_cannot_hold_is_refused():
-    with pytest.raises(ConfigError, match="kv_cache_dtype must be auto, float32"):
-        choose(kv_dtype="int3")
-
-
 def test_available_memory_is_read_in_kib():
     assert parse_available_bytes("MemTotal: 100 kB\nMemAvailable:   7 kB\n") == 7168
     with pytest.raises(ConfigError, match="set kv_cache_memory_bytes"):

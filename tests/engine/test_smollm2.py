@@ -119,9 +119,11 @@ def test_a_cached_prompt_gives_the_same_text(make_llm):
 
 
 def test_seeded_sampling_is_the_same_alone_in_a_batch_of_32_and_after_preemption(make_llm):
+    """In deterministic mode, to the last token: without it a draw next to the border of two tokens may fall either way."""
     prompts = [PROMPTS[i % 20] for i in range(32)]
-    params = [SamplingParams(seed=i, temperature=0.9, max_tokens=24, ignore_eos=True) for i in range(32)]
-    roomy, tight = make_llm(), make_llm(num_blocks_override=40, block_size=8, watermark=0.0)
+    params = [SamplingParams(seed=i, temperature=0.9, max_tokens=12, ignore_eos=True) for i in range(32)]
+    roomy = make_llm(deterministic=True)
+    tight = make_llm(deterministic=True, num_blocks_override=34, block_size=8, watermark=0.0)
     batch = ids_of(roomy.generate(prompts, params))
     assert ids_of(tight.generate(prompts, params)) == batch
     assert tight._parts.step_loop.scheduler.num_preemptions > 0
@@ -132,14 +134,14 @@ def test_seeded_sampling_is_the_same_alone_in_a_batch_of_32_and_after_preemption
 
 def test_four_sequences_of_one_prompt_share_its_blocks_and_go_their_own_ways(make_llm):
     llm = make_llm(enable_prefix_caching=False)
-    sampled = ids_of(llm.generate(PROMPTS[6], SamplingParams(n=4, seed=1, max_tokens=24, ignore_eos=True)))
+    sampled = ids_of(llm.generate(PROMPTS[6], SamplingParams(n=4, seed=1, max_tokens=12, ignore_eos=True)))
     assert len(set(sampled)) == 4
-    again = ids_of(llm.generate(PROMPTS[6], SamplingParams(n=2, seed=1, max_tokens=24, ignore_eos=True)))
+    again = ids_of(llm.generate(PROMPTS[6], SamplingParams(n=2, seed=1, max_tokens=12, ignore_eos=True)))
     assert again == sampled[:2]
-    greedy = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    greedy = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
     alone = ids_of(llm.generate(PROMPTS[6], greedy))
     assert (
-        ids_of(llm.generate(PROMPTS[6], SamplingParams(n=4, temperature=0.0, max_tokens=24, ignore_eos=True))) == alone * 4
+        ids_of(llm.generate(PROMPTS[6], SamplingParams(n=4, temperature=0.0, max_tokens=12, ignore_eos=True))) == alone * 4
     )
 
 
@@ -154,7 +156,7 @@ def test_chat_answers_and_ends_by_itself(make_llm):
 
 
 async def test_streams_give_what_offline_generation_gives(make_llm, loaded):
-    params = SamplingParams(temperature=0.0, max_tokens=32, stop=(" the",))
+    params = SamplingParams(temperature=0.0, max_tokens=16, stop=(" the",))
     expected = [c.text for o in make_llm().generate(PROMPTS, params) for c in o.completions]
     engine = start_async_engine(assemble(EngineArgs(NAME, num_blocks_override=512), loaded))
 

@@ -14,6 +14,8 @@ from argosy.errors import ConfigError
 DETERMINISTIC_CHUNK_TOKENS = 16
 """Prefill chunks end at multiples of this in deterministic mode, so that every row is computed in a tile of one shape."""
 
+KV_DTYPES = ("float32", "bfloat16", "float16")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineArgs:
@@ -74,8 +76,20 @@ class EngineArgs:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}", param=name)
+        if self.kv_cache_dtype not in ("auto", *KV_DTYPES):
+            raise ConfigError(
+                f"kv_cache_dtype must be auto, {', '.join(KV_DTYPES)}, got {self.kv_cache_dtype!r}", param="kv_cache_dtype"
+            )
+        if self.deterministic and self.step_budget_tokens < DETERMINISTIC_CHUNK_TOKENS:
+            raise ConfigError(
+                f"max_num_batched_tokens must be at least {DETERMINISTIC_CHUNK_TOKENS} in deterministic mode, "
+                f"got {self.step_budget_tokens}",
+                param="max_num_batched_tokens",
+            )
         if self.kv_cache_memory_bytes is not None and self.num_blocks_override is not None:
             raise ConfigError("give kv_cache_memory_bytes or num_blocks_override, not both", param="num_blocks_override")
+        if self.max_waiting < 1:
+            raise ConfigError(f"max_waiting must be at least 1, got {self.max_waiting}", param="max_waiting")
         if self.seed is not None and not -(2**63) <= self.seed < 2**64:
             raise ConfigError(f"seed must be a 64-bit integer, got {self.seed}", param="seed")
         # What the scheduler can judge without the model is judged before the model is fetched.
@@ -113,8 +127,6 @@ class EngineArgs:
         The engine holds `max_waiting` against new requests when they are submitted. The scheduler's own limit leaves room
         for those that run and may be preempted, so that a request once taken is never refused for another's preemption.
         """
-        if self.max_waiting < 1:
-            raise ConfigError(f"max_waiting must be at least 1, got {self.max_waiting}", param="max_waiting")
         return SchedulerConfig(
             num_blocks=num_blocks,
             block_size=self.block_size,

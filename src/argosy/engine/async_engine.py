@@ -179,12 +179,12 @@ class AsyncEngine:
     def _run(self) -> None:
         line = "the engine was stopped"
         try:
-            while self._apply_inbox():
-                self._run_step()
+            while self._apply_inbox() and self._run_step():
+                pass
+            line = self._step_loop.loss or line
         except Exception as error:
             line = f"the engine stopped: {type(error).__name__}: {error}"
-            if self._step_loop.is_alive:
-                logger.exception("the engine thread died")
+            logger.exception("the engine thread died")
         finally:
             self._end(line)
 
@@ -220,12 +220,14 @@ class AsyncEngine:
             self._num_in_inbox -= 1
             self._num_waiting = self._step_loop.scheduler.num_waiting_requests
 
-    def _run_step(self) -> None:
+    def _run_step(self) -> bool:
+        """Run a step and deliver its news; False if the engine was lost, when its streams are to fail instead."""
         deltas = self._step_loop.step()
         if not self._step_loop.is_alive:
-            raise EngineUnavailable(self._step_loop.loss)
+            return False
         self._count_waiting()
         self._deliver(deltas)
+        return True
 
     def _count_waiting(self) -> None:
         with self._lock:

@@ -6,23 +6,15 @@ from argosy.engine.args import EngineArgs
 from argosy.errors import ConfigError
 from argosy.models.config import ModelConfig
 
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CPU_SHARE = 0.25
 CPU_LIMIT_BYTES = 4 * 2**30
 DEVICE_SHARE = 0.85
 
 
 def block_bytes(config: ModelConfig, block_size: int, kv_dtype: str) -> int:
-    """Bytes of K and V of one block over all layers.
-
-    Raises:
-        ConfigError: `kv_dtype` is not one the pool can hold.
-    """
-    if kv_dtype not in ELEMENT_BYTES:
-        raise ConfigError(
-            f"kv_cache_dtype must be auto, {', '.join(ELEMENT_BYTES)}, got {kv_dtype!r}", param="kv_cache_dtype"
-        )
-    return block_size * config.kv_bytes_per_token // 4 * ELEMENT_BYTES[kv_dtype]
+    """Bytes of K and V of one block over all layers; `kv_dtype` is one of `args.KV_DTYPES`."""
+    return block_size * config.kv_bytes_per_token // 4 * _ELEMENT_BYTES[kv_dtype]
 
 
 def choose_num_blocks(
