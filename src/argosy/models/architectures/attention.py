@@ -33,6 +33,7 @@ class Attention(Protocol):
         Args:
             q: [tokens, num_heads, head_dim], rotated.
             k, v: [tokens, num_kv_heads, head_dim], K rotated; query head h reads KV head h // (num_heads / num_kv_heads).
+                All three may be views of wider tensors: only the last dimension is sure to be contiguous.
 
         Returns:
             [tokens, num_heads, head_dim], in the dtype of `q`.
