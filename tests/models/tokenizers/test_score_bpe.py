@@ -61,7 +61,7 @@ def test_ids_equal_sentencepiece(add_space_prefix, train_sentencepiece, sentence
 
 @pytest.mark.parametrize("alphabet", ["ab ", "aab", "anb "])
 def test_ids_equal_sentencepiece_where_tokens_overlap_themselves(alphabet, train_sentencepiece, sentencepiece_metadata):
-    """Few letters make tokens like `anana`, cut in several ways at once; there the order of equal scores shows."""
+    """Few letters make tokens like `anana`, which text can be cut into in many ways."""
     pseudo = [alphabet[(n * n + n // 3) % len(alphabet)] for n in range(6000)]
     corpus = ["".join(pseudo[n : n + 40]).strip() or "a" for n in range(0, 6000, 37)]
     model = train_sentencepiece(vocab_size=330, corpus=corpus)

@@ -27,19 +27,18 @@ def merges_from_scores(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Pairs in the order SentencePiece would join them.
 
     Only normal tokens take part: control and byte tokens are never matched in text, user-defined ones are matched before
-    merging and stay frozen. Among the cuts of one token the one with the longest left part comes first: where two of them
-    overlap in the text (`anana`, for `ana`), SentencePiece takes the leftmost, which is the one that leaves the shared
-    part on its right.
+    merging and stay frozen. The cuts of one token have one score; SentencePiece decides between them by position, which a
+    ranking of pairs cannot express. The cut with the longest left part comes first: where two neighbours compete for the
+    part they share, that is the leftmost. (Vocabularies made by training are not known to depend on this order.)
     """
     scores = {vocabulary.tokens[i]: vocabulary.scores[i] for i in vocabulary.ids_of(TokenType.NORMAL)}
-    by_score = sorted(scores, key=lambda token: -scores[token])  # stable: equal scores stay in order of id
-    merges = []
-    for token in by_score:
-        for cut in range(len(token) - 1, 0, -1):
-            left, right = token[:cut], token[cut:]
-            if left in scores and right in scores:
-                merges.append((left, right))
-    return merges
+    by_score = sorted(scores, key=scores.__getitem__, reverse=True)  # stable: equal scores stay in order of id
+    return [
+        (token[:cut], token[cut:])
+        for token in by_score
+        for cut in range(len(token) - 1, 0, -1)
+        if token[:cut] in scores and token[cut:] in scores
+    ]
 
 
 def build_score_bpe(vocabulary: Vocabulary, unknown_id: int) -> Tokenizer:
