@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFWriter, RopeScalingType, get_tensor_name_map
+from gguf.quants import quantize
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -176,9 +177,8 @@ def write_gguf(
             values = values + 1.0
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
-        if values.ndim > 1 and matrix_type == GGMLQuantizationType.F16:
-            values = values.astype(np.float16)
-        writer.add_tensor(stored, np.ascontiguousarray(values))
+        stored_type = matrix_type if values.ndim > 1 else GGMLQuantizationType.F32
+        writer.add_tensor(stored, quantize(np.ascontiguousarray(values), stored_type), raw_dtype=stored_type)
     if model_type != "gemma3_text" and config["rope_parameters"]["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_divisors(config))
     extra(writer)
@@ -192,14 +192,20 @@ def write_gguf(
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TinyCheckpoint]:
     """Make the family's checkpoint, with options of its transformers configuration replaced; `extra` as `write_gguf`."""
 
-    def make(family: str, *, extra: Callable[[GGUFWriter], None] = lambda writer: None, **options: Any) -> TinyCheckpoint:
+    def make(
+        family: str,
+        *,
+        extra: Callable[[GGUFWriter], None] = lambda writer: None,
+        matrix_type: GGMLQuantizationType = GGMLQuantizationType.F32,
+        **options: Any,
+    ) -> TinyCheckpoint:
         model = random_model(SMALL | FAMILIES[family] | options)
         folder = tmp_path_factory.mktemp(family)
         model.save_pretrained(folder)
         tensors = load_file(folder / "model.safetensors")
         config = json.loads((folder / "config.json").read_text())
         config.setdefault("head_dim", SMALL["head_dim"])
-        write_gguf(folder / f"{family}.gguf", config, tensors, extra=extra)
+        write_gguf(folder / f"{family}.gguf", config, tensors, extra=extra, matrix_type=matrix_type)
         return TinyCheckpoint(folder, folder / f"{family}.gguf", config, tensors, model)
 
     return make

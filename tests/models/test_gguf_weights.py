@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 
 from argosy.errors import UnsupportedModel
 from argosy.models.gguf_config import model_config_from_gguf
@@ -44,6 +45,19 @@ def test_configuration_is_that_of_the_folder(tiny_checkpoint, family, rope):
     rounded = dataclasses.replace(config, norm_eps=round(config.norm_eps, 9))
     for field in dataclasses.fields(config):
         assert getattr(rounded, field.name) == getattr(expected, field.name), field.name
+
+
+@pytest.mark.parametrize(
+    ("matrix_type", "dtype", "relative_error"),
+    [("F16", "float16", 1e-3), ("BF16", "bfloat16", 8e-3), ("Q8_0", "float32", 2e-2), ("Q5_1", "float32", 0.1)],
+)
+def test_matrices_in_fewer_bits(tiny_checkpoint, matrix_type, dtype, relative_error):
+    checkpoint = tiny_checkpoint("mixtral", matrix_type=GGMLQuantizationType[matrix_type])
+    config, weights = read(checkpoint.gguf)
+    assert config.dtype == dtype
+    for name, tensor in checkpoint.tensors.items():
+        error = (weights[name] - tensor).norm() / tensor.norm()
+        assert error <= (relative_error if tensor.ndim > 1 else 0.0), name
 
 
 def test_unpermute_undoes_what_the_drawing_shows():
