@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from argosy.engine.build import EngineParts
@@ -32,6 +33,7 @@ def test_one_prompt_or_several_as_text_or_ids(make_llm):
     assert texts(llm.generate("hello")) == ["HELLO"]
     assert texts(llm.generate(list(b"hello"))) == ["HELLO"]
     assert texts(llm.generate(["a", list(b"b"), "c"])) == ["A", "B", "C"]
+    assert texts(llm.generate(np.frombuffer(b"hello", dtype=np.uint8))) == ["HELLO"]
     assert llm.generate([]) == []
     rig.assert_nothing_is_held()
 
@@ -68,6 +70,13 @@ def test_a_bad_prompt_is_refused_before_anything_runs_and_its_place_is_told(make
     with pytest.raises(InvalidRequest):
         llm.generate(["fine", ""])
     assert rig.executor.num_steps == 0
+
+
+@pytest.mark.parametrize("prompts", [[1.5], [["a"]], ["fine", [None]], [None]])
+def test_what_is_neither_text_nor_ids_is_refused(make_llm, prompts):
+    llm, _ = make_llm()
+    with pytest.raises(InvalidRequest, match="neither a text nor a list of token ids"):
+        llm.generate(prompts)
 
 
 def test_more_prompts_than_may_wait_are_fed_as_places_come_free(make_llm):

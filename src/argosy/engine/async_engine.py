@@ -16,10 +16,11 @@ from argosy.engine.client import EngineInfo
 from argosy.engine.core.clock import Clock
 from argosy.engine.core.request import Request
 from argosy.engine.core.sampling_params import SamplingParams
-from argosy.engine.delta_channel import DeltaChannel, WakeUps
+from argosy.engine.delta_channel import DeltaChannel
 from argosy.engine.engine_stream import EngineStream
 from argosy.engine.outputs import OutputDelta
 from argosy.engine.step_loop import StepLoop
+from argosy.engine.wake_ups import WakeUps
 from argosy.errors import ArgosyError, EngineUnavailable, InvalidRequest, QueueFull
 from argosy.models.loaded import Tokenizer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
 
 from argosy.engine.outputs import OutputDelta
 from argosy.engine.pending_delta import PendingDelta
@@ -69,40 +68,3 @@ class DeltaChannel:
             # Only this thread sets and clears the event, so a wake-up for news put after the look cannot be lost.
             self._news.clear()
             await self._news.wait()
-
-
-class WakeUps:
-    """Wakes the readers of channels with one callback per event loop and step, whatever the number of channels.
-
-    A loop that is slow has one callback pending at most; further channels join it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._due: dict[asyncio.AbstractEventLoop, set[DeltaChannel]] = {}
-
-    def schedule(self, channels: Iterable[DeltaChannel]) -> list[DeltaChannel]:
-        """Have the readers woken. Returns the channels that nobody can read because their event loop is closed."""
-        idle_loops: list[asyncio.AbstractEventLoop] = []
-        with self._lock:
-            for channel in channels:
-                due = self._due.get(channel.loop)
-                if due is None:
-                    due = self._due[channel.loop] = set()
-                    idle_loops.append(channel.loop)
-                due.add(channel)
-        orphans: list[DeltaChannel] = []
-        for loop in idle_loops:
-            try:
-                loop.call_soon_threadsafe(self._wake, loop)
-            except RuntimeError:
-                orphans += self._take(loop)
-        return orphans
-
-    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        for channel in self._take(loop):
-            channel.wake()
-
-    def _take(self, loop: asyncio.AbstractEventLoop) -> set[DeltaChannel]:
-        with self._lock:
-            return self._due.pop(loop, set())

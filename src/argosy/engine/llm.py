@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -90,9 +91,9 @@ class LLM:
             InvalidRequest, ContextLengthExceeded: a prompt or its parameters cannot be served; nothing was generated.
             EngineUnavailable: the engine was lost under way or is closed.
         """
-        texts_or_ids: list[Prompt] = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[arg-type, list-item]
-        texts = [p if isinstance(p, str) else None for p in texts_or_ids]
-        ids = [tuple(self.tokenizer.encode(p) if isinstance(p, str) else p) for p in texts_or_ids]
+        several = [prompts] if _is_one_prompt(prompts) else prompts
+        texts = [p if isinstance(p, str) else None for p in several]
+        ids = [self._ids_of(i, p) for i, p in enumerate(several)]
         return self._generate(texts, ids, params, show_progress)
 
     def chat(
@@ -140,6 +141,16 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _ids_of(self, position: int, prompt: Any) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return tuple(self.tokenizer.encode(prompt))
+        try:
+            return tuple(map(operator.index, prompt))
+        except TypeError as error:
+            raise InvalidRequest(
+                f"prompt {position} (counted from 0) is neither a text nor a list of token ids", param="prompt"
+            ) from error
 
     def _generate(
         self,
@@ -193,8 +204,8 @@ class LLM:
         return outputs
 
 
-def _is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
-    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+def _is_one_prompt(prompts: Any) -> bool:
+    return isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], str | Sequence))
 
 
 def _collect(deltas: Iterable[OutputDelta], outputs: dict[str, dict[int, PendingDelta]]) -> None:
