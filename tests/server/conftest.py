@@ -113,8 +113,12 @@ class FakeStream:
             if self.aborted.is_set():
                 return
             await asyncio.sleep(s.delay_s)
+            if self.engine.stopping:
+                reason, limit = "abort", position + 1
             for index in range(params.n):
                 yield await self._delta(index, position, tokens, limit, reason, stop)
+            if reason == "abort":
+                break
         self.engine.running.discard(self.submission.request_id)
         self.submission.finished = True
 
@@ -180,6 +184,7 @@ class FakeEngine:
     running: set[str] = field(default_factory=set)
     alive: bool = True
     ready: bool = True
+    stopping: bool = False
     queue_limit: int | None = None
     submit_error: Exception | None = None
     info: EngineInfo = field(
@@ -234,6 +239,7 @@ class FakeEngine:
         deadline = time.monotonic() + timeout_s
         while self.running and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
+        self.stopping = bool(self.running)
         return not self.running
 
 

@@ -244,11 +244,11 @@ def test_a_failure_of_one_request_spares_the_next(server, script, events, stream
 
 def test_the_client_sees_an_error_inside_a_stream(server, script):
     server.engine.script = script(fail_at=3)
-    text = ""
+    texts = []
+    chunks = server.openai().chat.completions.create(model="fake-model", messages=USER, stream=True)
     with pytest.raises(openai.APIError, match="not finite"):
-        for chunk in server.openai().chat.completions.create(model="fake-model", messages=USER, stream=True):
-            text += chunk.choices[0].delta.content or ""
-    assert text == "Hel"
+        texts.extend(chunk.choices[0].delta.content for chunk in chunks)
+    assert "".join(texts) == "Hel"
 
 
 @pytest.mark.parametrize("stream", [False, True])

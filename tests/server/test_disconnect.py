@@ -85,7 +85,8 @@ def test_leaving_with_another_request_behind(server, script, wait_until, stream)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_killed_client(server, script, wait_until, stream):
     server.engine.script = script(hang_at=2)
-    code = f"import httpx; httpx.post({server.url + '/v1/completions'!r}, json={{'prompt': 'x', 'stream': {stream}}}, timeout=60)"
+    body = {"prompt": "x", "stream": stream}
+    code = f"import httpx; httpx.post('{server.url}/v1/completions', json={body}, timeout=60)"
     client = subprocess.Popen([sys.executable, "-c", code])
     wait_until(lambda: server.engine.running, 30)
     client.send_signal(signal.SIGKILL)

@@ -239,23 +239,23 @@ def test_a_client_that_sends_everything_first_still_sees_the_refusal(make_server
 
 def test_an_endless_chunked_body_is_cut_off(make_server):
     server = make_server(max_body_bytes=100_000)
+    chunk = b"2000\r\n" + b"x" * 0x2000 + b"\r\n"
     with server.connect() as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        answer = b""
-        chunk = b"2000\r\n" + b"x" * 0x2000 + b"\r\n"
-        connection.settimeout(0.05)
-        with pytest.raises(OSError):  # noqa: PT011 (reset or broken pipe)
-            while True:
-                try:
-                    connection.sendall(chunk)
-                    answer += connection.recv(65536)
-                    if answer and not connection.recv(1):
-                        raise BrokenPipeError
-                except TimeoutError:
-                    if answer.endswith(b"0\r\n\r\n"):
-                        raise BrokenPipeError from None
-        assert answer.startswith(b"HTTP/1.1 413")
+        for _ in range(20):
+            connection.sendall(chunk)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413")
+        assert is_cut_off(connection, chunk)
     assert server.complete().status_code == 200
+
+
+def is_cut_off(connection, chunk):
+    """Whether the server closes while we go on sending."""
+    try:
+        while True:
+            connection.sendall(chunk)
+    except ConnectionError:
+        return True
 
 
 def test_a_body_that_does_not_come(make_server):
@@ -364,5 +364,5 @@ def test_a_port_in_use(make_server):
     server = make_server()
     with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{server.port}: .*in use"):
         bind(ServerConfig(port=server.port))
-    with pytest.raises(ConfigError, match="cannot listen on 192.0.2.1"):
+    with pytest.raises(ConfigError, match=re.escape("cannot listen on 192.0.2.1")):
         bind(ServerConfig(host="192.0.2.1"))

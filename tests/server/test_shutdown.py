@@ -1,8 +1,6 @@
 """Signals to a server process of its own."""
 
 import json
-import os
-import runpy
 import signal
 import socket
 import subprocess
@@ -59,16 +57,13 @@ def test_an_idle_server_ends_cleanly(start, number):
     assert "Traceback" not in process.stderr.read()
 
 
-def test_running_streams_finish_and_nothing_new_begins(start):
-    process, url = start()
+def test_running_streams_finish_and_nothing_new_begins(start, wait_until):
+    process, url = start(delay_s=0.4)
     with stream(url) as answer:
         lines = answer.iter_lines()
         first = next(lines)
         process.send_signal(signal.SIGTERM)
-        deadline = 200
-        while httpx.get(f"{url}/health/ready").status_code != 503 and deadline:
-            deadline -= 1
-        assert deadline
+        wait_until(lambda: httpx.get(f"{url}/health/ready").status_code == 503)
         assert httpx.get(f"{url}/health/live").status_code == 200
         refused = httpx.post(f"{url}/v1/completions", json={"prompt": "x"})
         assert refused.status_code == 503
@@ -83,24 +78,22 @@ def test_running_streams_finish_and_nothing_new_begins(start):
 
 def test_the_drain_has_an_end(start):
     process, url = start(text="x" * 10_000, delay_s=0.05, drain_timeout_s=0.3)
-    with pytest.raises(httpx.HTTPError), stream(url) as answer:
+    with stream(url) as answer:
         lines = answer.iter_lines()
         next(lines)
         process.send_signal(signal.SIGTERM)
-        for line in lines:
-            if '"error"' in line:
-                raise httpx.ReadError("told by an error event")
+        events = [line for line in lines if line]
+    assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "service_unavailable"
     assert process.wait(20) == 0
 
 
-def test_a_second_signal_quits_at_once(start):
+def test_a_second_signal_quits_at_once(start, wait_until):
     process, url = start(text="x" * 10_000, delay_s=0.05, drain_timeout_s=600)
     with stream(url) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        next(lines)
         process.send_signal(signal.SIGTERM)
-        deadline = 200
-        while httpx.get(f"{url}/health/ready").status_code != 503 and deadline:
-            deadline -= 1
+        wait_until(lambda: httpx.get(f"{url}/health/ready").status_code == 503)
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 128 + signal.SIGINT
 
@@ -144,7 +137,3 @@ def test_the_log_of_a_request_has_no_prompt_and_no_key(start):
     assert 0 <= line["ttft_s"] <= line["duration_s"]
     assert access[1]["status"] == 400
     assert "role" in access[1]["error"]
-
-
-def test_the_scripted_engine_can_be_loaded_from_its_path():
-    assert "FakeEngine" in runpy.run_path(os.path.join(os.path.dirname(__file__), "conftest.py"))

@@ -49,7 +49,7 @@ class EventStream(Response):
         except ClientGone:
             self._record.client_gone = True
         finally:
-            self._generation.abort()
+            self._generation.abort()  # for the case that sending never began
             self._record.take(self._generation)
 
     async def _send_all(self, send: Send) -> None:
@@ -70,6 +70,7 @@ class EventStream(Response):
             last = error_event(internal_error_bytes(self._record.request_id))
         finally:
             pinger.cancel()
+            self._generation.abort()
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _ping(self, send: Send) -> None:
