@@ -33,7 +33,7 @@ class FakeExecutor:
         self.max_run = max_run
         self.kv: dict[tuple[int, int], int] = {}
         self.known: dict[int, list[int]] = {}
-        self.computed: dict[int, int] = {}
+        self._chains: dict[int, list[int]] = {}
         self.intro: dict[int, Any] = {}
         self.namespaces: dict[int, int] = {}
         self.fail: set[int] = set()
@@ -41,16 +41,14 @@ class FakeExecutor:
         self.num_computed_tokens = 0
 
     def chain(self, sequence_id: int, length: int) -> int:
-        value = self.namespaces[sequence_id]
-        for token in self.known[sequence_id][:length]:
-            value = digest(value, token)
-        return value
+        """The digest of the namespace and the first `length` tokens."""
+        return self.chains(sequence_id)[length - 1]
 
     def chains(self, sequence_id: int) -> list[int]:
-        value, values = self.namespaces[sequence_id], []
-        for token in self.known[sequence_id]:
-            value = digest(value, token)
-            values.append(value)
+        """The digest at each known position; extended as tokens become known."""
+        values = self._chains.setdefault(sequence_id, [])
+        for token in self.known[sequence_id][len(values) :]:
+            values.append(digest(values[-1] if values else self.namespaces[sequence_id], token))
         return values
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -98,12 +96,12 @@ class FakeExecutor:
         assert tuple(known[s.start : end]) == s.token_ids, "the plan's tokens are not the sequence's"
         self.num_computed_tokens += len(s.token_ids)
         chains = self.chains(s.sequence_id)
+        size, table = self.block_size, s.block_table
         for position in range(s.start, end):
-            block, slot = s.block_table[position // self.block_size], position % self.block_size
-            self.kv[block, slot] = chains[position]
+            self.kv[table[position // size], position % size] = chains[position]
         for position in range(end):
-            block, slot = s.block_table[position // self.block_size], position % self.block_size
-            assert self.kv.get((block, slot)) == chains[position], f"position {position} of {s.sequence_id} reads foreign KV"
+            held = self.kv.get((table[position // size], position % size))
+            assert held == chains[position], f"position {position} of {s.sequence_id} reads foreign KV"
 
     def _result(self, s: Any) -> SequenceResult:
         new = self.intro[s.sequence_id]

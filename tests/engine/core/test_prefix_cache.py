@@ -1,5 +1,7 @@
 """The prefix cache as requests see it: hits, what is counted, prompt logprobs."""
 
+import itertools
+
 import pytest
 
 
@@ -116,6 +118,9 @@ def test_prompt_logprobs_are_given_once_despite_preemption(lab):
     (scored,) = rig.submit(range(50, 76), request_id="scored", max_tokens=3, prompt_logprobs=0)
     rig.run()
     assert scored.preemptions > 0
+    starts = [s.start for p in rig.plans for s in p.sequences if s.sequence_id == scored.sequence_id]
+    resumed_at = next(later for earlier, later in itertools.pairwise(starts) if later <= earlier)
+    assert resumed_at > 0
     assert [entry.token_id for entry in rig.prompt_logprobs["scored", 0]] == list(range(51, 76))
 
 
