@@ -26,7 +26,8 @@ def test_markup_in_an_answer_is_text():
 
 
 def test_a_model_cannot_steer_the_terminal():
-    assert shown(80, "a\x1b[2Jb\x1b]0;title\x07c\r\x9b31md\u202ee") == "ab0;titlec31mde\n\n"
+    assert shown(80, "a\x1b[2Jb\x1b]0;title\x07c\r\x9b31md\u202ee") == "abc31mde\n\n"
+    assert shown(80, "a\x1b]0;cut", " in two\x07b") == "a0;cut in twob\n\n"
     assert printable("tab\tand\nline stay: é 日 👍") == "tab\tand\nline stay: é 日 👍"
 
 

@@ -93,6 +93,8 @@ def chat(
     from argosy.cli.chat.local import LocalAnswers
     from argosy.cli.loading import load_engine
 
+    if sys.stderr.isatty():
+        print(f"loading {model} …", file=sys.stderr, flush=True)
     engine = load_engine(engine_args)
     try:
         asyncio.run(_converse(LocalAnswers(engine), system, settings))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-Report = Callable[[int, int | None, str], None]
+from argosy.models.cache import Progress, format_bytes
 
 
 @contextmanager
-def fetch_progress() -> Iterator[Report]:
+def fetch_progress() -> Iterator[Progress]:
     """Yield a callback (bytes done, bytes in all or None, label); nothing is shown until it is called."""
     if sys.stderr.isatty():
         with _bar() as report:
@@ -20,25 +20,24 @@ def fetch_progress() -> Iterator[Report]:
 
 
 @contextmanager
-def _bar() -> Iterator[Report]:
+def _bar() -> Iterator[Progress]:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks = {}
 
         def report(done: int, total: int | None, label: str) -> None:
             if label not in tasks:
-                tasks[label] = progress.add_task(_describe(label), total=total)
-            progress.update(tasks[label], completed=done, total=total)
+                tasks[label] = bars.add_task(_describe(label), total=total)
+            bars.update(tasks[label], completed=done, total=total)
 
         yield report
 
 
-def _lines() -> Report:
-    from argosy.models.cache import format_bytes
-
+def _lines() -> Progress:
     begun: set[str] = set()
     ended: set[str] = set()
 
