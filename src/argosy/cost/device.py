@@ -38,6 +38,16 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Tier:
+    """A place where bytes lie: memory, disk or object store. `capacity` is None where it has no limit of its own."""
+
+    name: str
+    bandwidth: Quantity
+    latency: Quantity
+    capacity: Quantity | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One accelerator or host processor as sold. Peaks are dense.
 
@@ -78,3 +88,63 @@ class Device:
     def ridge_flop_per_byte(self, precision: Precision) -> float:
         """Arithmetic intensity at which compute and memory take equally long (roofline; Williams et al. 2009)."""
         return self.peak_flop_per_s(precision) / self.memory_bandwidth.value
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A server as sold.
+
+    Attributes:
+        devices: how many of `device` it holds, all in one scale-up domain.
+        rails: network ports for traffic between nodes; each is a `device.scale_out` link.
+        host_memory, local_storage: what weights and KV can be parked in, or None where the seller decides.
+        power: of the whole node at most, or None.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    device: Device
+    devices: int
+    rails: int
+    host_memory: Quantity | None
+    local_storage: Quantity | None
+    power: Quantity | None
+
+    @property
+    def scale_out_bytes_per_s(self) -> float:
+        """One-way bandwidth of all rails together; 0 without a network."""
+        return 0.0 if self.device.scale_out is None else self.rails * self.device.scale_out.bandwidth.value
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """`nodes` equal nodes whose rails all reach each other at full bandwidth (a rail-optimised fat tree)."""
+
+    node: Node
+    nodes: int
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for an empty cluster, or nodes without a network between them."""
+        if self.nodes < 1:
+            raise ConfigError(f"a cluster has at least one node, got {self.nodes}")
+        if self.nodes > 1 and (self.node.rails < 1 or self.node.device.scale_out is None):
+            raise ConfigError(f"{self.node.name} has no network between nodes; use one node or another kind")
+
+    @property
+    def devices(self) -> int:
+        """Devices in all."""
+        return self.nodes * self.node.devices
+
+    def link_between(self, devices: int) -> Link | None:
+        """The slowest link that a group of `devices` neighbours crosses; None for one device, or where none is known.
+
+        Raises:
+            ConfigError: more devices than the cluster has.
+        """
+        if devices > self.devices:
+            raise ConfigError(f"{devices} devices asked of a cluster of {self.devices}")
+        if devices <= 1:
+            return None
+        if devices <= self.node.devices:
+            return self.node.device.scale_up or self.node.device.host
+        return self.node.device.scale_out

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+
+class QkNorm(enum.StrEnum):
+    """Which learned norms queries and keys pass before attention; the one without parameters counts as none."""
+
+    NONE = ""
+    PER_HEAD = "per head"
+    PER_PROJECTION = "per projection"
 
 
 @dataclass(frozen=True, slots=True)
 class Gqa:
     """Grouped-query attention (multi-head when kv_heads == heads).
 
-    `window` tokens are kept and seen, or None for all. `biases` counts bias elements per projection output: "qkv", "o".
-    `sinks` adds one learned logit per head.
+    Attributes:
+        window: tokens kept and seen, or None for all. Chunked attention (Llama 4) has its chunk here: an upper bound.
+        qkv_bias, output_bias: bias vectors on the projections into and out of the heads.
+        qk_norm: one vector of `head_dim` for queries and one for keys, or vectors as long as the projections.
+        sinks: one learned logit per head.
+        output_gate: the query projection is twice as wide, its other half gates the output (Qwen3-Next).
     """
 
     heads: int
@@ -20,13 +33,26 @@ class Gqa:
     window: int | None = None
     qkv_bias: bool = False
     output_bias: bool = False
-    qk_norm: bool = False
+    qk_norm: QkNorm = QkNorm.NONE
     sinks: bool = False
+    output_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SparseIndex:
+    """Lightning indexer (DeepSeek-V3.2): `heads` queries of `dim`, one key per token; attention sees `top_k` tokens."""
+
+    heads: int
+    dim: int
+    top_k: int
 
 
 @dataclass(frozen=True, slots=True)
 class Mla:
-    """Multi-head latent attention (DeepSeek-V2): what is cached per token is kv_lora + rope elements, once for all heads."""
+    """Multi-head latent attention (DeepSeek-V2): what is cached per token is kv_lora + rope elements, once for all heads.
+
+    `index` adds the lightning indexer of DeepSeek sparse attention, which caches a key of its own.
+    """
 
     heads: int
     q_lora: int | None
@@ -34,11 +60,16 @@ class Mla:
     nope_dim: int
     rope_dim: int
     v_dim: int
+    index: SparseIndex | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LinearAttention:
-    """Gated delta-rule or similar attention with a state of fixed size per sequence and no KV that grows."""
+    """Gated delta rule (Yang et al. 2024): a state of fixed size per sequence and no KV that grows.
+
+    `heads` have values of `value_dim`, `kv_heads` have queries and keys of `key_dim`; the state of a value head is
+    key_dim x value_dim. A causal convolution of `conv_width` runs over queries, keys and values.
+    """
 
     heads: int
     kv_heads: int
@@ -49,7 +80,7 @@ class LinearAttention:
 
 @dataclass(frozen=True, slots=True)
 class DenseFfn:
-    """Feed-forward of `size`; gated ones have three matrices, others two."""
+    """Feed-forward of `size`; gated ones have three matrices, others two. `bias`: one vector per matrix."""
 
     size: int
     gated: bool = True
@@ -58,7 +89,10 @@ class DenseFfn:
 
 @dataclass(frozen=True, slots=True)
 class MoeFfn:
-    """`experts` routed ones of `size`, `top_k` of them per token, and shared experts of `shared_size` in sum."""
+    """`experts` routed ones of `size`, `top_k` of them per token, and shared experts of `shared_size` in sum.
+
+    `router_bias` is one element per expert; `shared_gate` a vector of hidden size that weighs the shared experts.
+    """
 
     experts: int
     top_k: int
@@ -85,6 +119,8 @@ class ModelSpec:
 
     `layers` are runs (count, layer) in order, so that a 126-layer model of equal layers is one entry; patterns such as five
     local layers and one global are spelled out in order. `learned_positions` counts rows of a learned position table.
+    `mtp_layers` counts modules that predict further tokens; they are extra to `layers` and to every count of parameters
+    but `model_arithmetic.mtp_parameters`.
     """
 
     name: str
@@ -95,6 +131,7 @@ class ModelSpec:
     max_positions: int
     learned_positions: int = 0
     norm_has_bias: bool = False
+    mtp_layers: int = 0
 
     @property
     def num_layers(self) -> int:

@@ -70,6 +70,10 @@ class Quantity:
 
 _SCALE = {
     "": 1.0,
+    "n": 1e-9,
+    "u": 1e-6,
+    "µ": 1e-6,
+    "m": 1e-3,
     "K": 1e3,
     "M": 1e6,
     "G": 1e9,
@@ -79,14 +83,16 @@ _SCALE = {
     "Mi": 2.0**20,
     "Gi": 2.0**30,
     "Ti": 2.0**40,
+    "Pi": 2.0**50,
 }
 _FORM = re.compile(
-    r"\s*(?P<number>[0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*(?P<prefix>[KMGTP]i?)?"
-    r"(?P<unit>B/s|B|FLOP/s|OP/s|W|s|\$/h)?(?P<sparse>\s+sparse)?\s*"
+    r"\s*(?P<number>[0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*(?P<prefix>[KMGTP]i?|[nuµm](?=s))?"
+    r"(?P<unit>B/s|b/s|B|FLOP/s|OP/s|W|s|\$/h)?(?P<sparse>\s+sparse)?\s*"
 )
 _DIMENSION = {
     "B": Dimension.BYTES,
     "B/s": Dimension.BYTES_PER_S,
+    "b/s": Dimension.BYTES_PER_S,
     "FLOP/s": Dimension.FLOP_PER_S,
     "OP/s": Dimension.FLOP_PER_S,
     "W": Dimension.WATTS,
@@ -97,10 +103,13 @@ _DIMENSION = {
 
 
 def parse_quantity(text: str, *, source: str, grade: Grade, as_of: str = "") -> Quantity:
-    """Read "80 GiB", "3.35 TB/s", "989 TFLOP/s", "1979 TFLOP/s sparse", "700 W", "4.02 $/h" or a plain ratio.
+    """Read a number and its unit.
+
+    Known forms: "80 GiB", "3.35 TB/s", "400 Gb/s" (bits), "989 TFLOP/s", "1979 TFLOP/s sparse", "700 W", "5 us", "4.02 $/h"
+    and a plain ratio.
 
     Raises:
-        ConfigError: no number, an unknown unit, or a prefix that the unit does not take (GiFLOP/s).
+        ConfigError: no number, an unknown unit, or a prefix that the unit does not take (GiFLOP/s, Ms).
     """
     match = _FORM.fullmatch(text)
     if match is None:
@@ -109,12 +118,17 @@ def parse_quantity(text: str, *, source: str, grade: Grade, as_of: str = "") -> 
     dimension = _DIMENSION[unit]
     if prefix.endswith("i") and dimension not in (Dimension.BYTES, Dimension.BYTES_PER_S):
         raise ConfigError(f"{text!r}: binary prefixes are for bytes only")
+    if prefix and dimension in (Dimension.USD_PER_HOUR, Dimension.RATIO):
+        raise ConfigError(f"{text!r}: prefix {prefix!r} has no unit that takes it")
+    if dimension is Dimension.SECONDS and prefix not in ("", "n", "u", "µ", "m"):
+        raise ConfigError(f"{text!r}: write seconds with no prefix or with n, u, m")
     if match["sparse"]:
         if dimension is not Dimension.FLOP_PER_S:
             raise ConfigError(f"{text!r}: only FLOP/s can be sparse")
         dimension = Dimension.SPARSE_FLOP_PER_S
     number = float(match["number"].replace(",", "").replace("_", ""))
-    return Quantity(number * _SCALE[prefix], dimension, source, grade, as_of)
+    value = number * _SCALE[prefix] / (8 if unit == "b/s" else 1)
+    return Quantity(value, dimension, source, grade, as_of)
 
 
 def worst_grade(grades: Iterable[Grade]) -> Grade:
