@@ -197,3 +197,11 @@ def test_the_attention_backend_is_told_scale_window_and_softcap(make_pair):
     assert [spec.window for spec, *_ in seen] == [24, 24, 24, 24, 24, None, 24]
     assert {(spec.scale, spec.softcap) for spec, *_ in seen} == {(40**-0.5, 30.0)}
     assert all(shapes == [(5, 4, 16), (5, 2, 16), (5, 2, 16)] for _, *shapes in seen)
+
+
+def test_the_embedding_scale_is_rounded_to_the_dtype_of_the_weights(make_pair):
+    """√48 = 6.9282 is 6.9375 in bfloat16."""
+    pair = make_pair(CASES["gemma3"], torch.bfloat16)
+    ids = tokens(30)
+    assert torch.equal(pair.decoder.model.embed_tokens(ids), pair.reference.model.embed_tokens(ids))
+    assert pair.decoder.model.embed_tokens.scale == 6.9375

@@ -86,3 +86,14 @@ def test_no_rows_give_no_logits(make_pair):
     for rows in (None, 16):
         decoder.set_row_tile(rows)
         assert decoder.logits(torch.empty(0, 48)).shape == (0, 101)
+
+
+def test_functions_with_an_exponential_take_rows_one_by_one(make_pair, monkeypatch):
+    decoder = make_pair(MODELS["gemma3 with softcap"]).decoder
+    tanh, shapes = torch.tanh, []
+    monkeypatch.setattr(torch, "tanh", lambda x: shapes.append(tuple(x.shape)) or tanh(x))
+    hidden = torch.randn(3, 48)
+    whole = decoder.logits(hidden)
+    decoder.set_row_tile(16)
+    torch.testing.assert_close(decoder.logits(hidden), whole)
+    assert shapes == [(3, 101), (101,), (101,), (101,)]
