@@ -118,7 +118,14 @@ def test_the_log_of_a_request_has_no_prompt_and_no_key(start):
         json={"messages": [{"role": "user", "content": secret}], "user": "ann", "metadata": {"run": "7"}},
         headers={"x-request-id": "id-1", "authorization": "Bearer sk-hidden"},
     )
-    httpx.post(f"{url}/v1/chat/completions", json={"messages": [{"role": "wizard", "content": secret}]})
+    fine = [{"role": "user", "content": "x"}]
+    bad = [
+        {"messages": secret},
+        {"messages": [{"role": secret, "content": "x"}]},
+        {"messages": fine, secret: 1},
+        {"stop": 5, "model": secret},
+    ]
+    assert [httpx.post(f"{url}/v1/chat/completions", json=body).status_code for body in bad] == [400] * 4
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
     log = process.stderr.read()
@@ -126,7 +133,7 @@ def test_the_log_of_a_request_has_no_prompt_and_no_key(start):
     assert "sk-hidden" not in log
     events = [json.loads(line) for line in log.splitlines()]
     access = [event for event in events if event["logger"] == "argosy.access"]
-    assert len(access) == 2
+    assert len(access) == 5
     line = access[0]
     expected = {
         "request_id": "id-1", "method": "POST", "route": "/v1/chat/completions", "status": 200, "output_tokens": 8,
@@ -136,4 +143,5 @@ def test_the_log_of_a_request_has_no_prompt_and_no_key(start):
     assert line["prompt_tokens"] == answer.json()["usage"]["prompt_tokens"]
     assert 0 <= line["ttft_s"] <= line["duration_s"]
     assert access[1]["status"] == 400
-    assert "role" in access[1]["error"]
+    assert access[1]["error"] == "invalid_request_error: messages"
+    assert access[3]["error"] == "invalid_request_error"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from argosy.errors import ArgosyError, QueueFull
 
+_FIELD_NAME = re.compile(r"[a-z_-]{1,40}(?![^.\[])")
 _TYPE_OF_STATUS = {404: "not_found_error", 405: "invalid_request_error"}
 
 
@@ -51,6 +53,15 @@ def http_exception_response(error: HTTPException, method: str, path: str) -> Res
 def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """`body`, which is JSON already."""
     return Response(body, status, headers, "application/json")
+
+
+def loggable(error: ArgosyError) -> str:
+    """What the log says of an error. A caller's mistake may be quoted in its message, prompt included, so of those only
+    the kind and the top-level field are told."""
+    if error.http_status >= 500:
+        return error.message
+    field = _FIELD_NAME.match(error.param or "")
+    return f"{error.code or error.type}{f': {field[0]}' if field else ''}"
 
 
 def _body(message: str, kind: str, param: str | None, code: str | None) -> bytes:

@@ -14,7 +14,7 @@ from argosy.errors import ArgosyError
 from argosy.observe.logs import log_event
 from argosy.server.chunks import DONE, PING, error_event
 from argosy.server.connection import ClientGone, while_connected
-from argosy.server.errors import error_bytes, internal_error_bytes
+from argosy.server.errors import error_bytes, internal_error_bytes, loggable
 from argosy.server.generation import Generation
 from argosy.server.state import RequestRecord, ServerState
 
@@ -62,7 +62,7 @@ class EventStream(Response):
                     self._last_sent_s = self._state.clock()
                     await send({"type": "http.response.body", "body": event, "more_body": True})
         except ArgosyError as error:
-            self._record.error = error.message
+            self._record.error = loggable(error)
             last = error_event(error_bytes(error))
         except Exception:
             log_event(_LOGGER, logging.ERROR, "stream failed", exc_info=True, request_id=self._record.request_id)

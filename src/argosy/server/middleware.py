@@ -17,7 +17,7 @@ from argosy.errors import ArgosyError, InvalidRequest, QueueFull, Unauthorized
 from argosy.observe.logs import log_event
 from argosy.server.auth import is_known_key, presented_key
 from argosy.server.connection import ClientGone
-from argosy.server.errors import error_response, internal_error_bytes, json_response
+from argosy.server.errors import error_response, internal_error_bytes, json_response, loggable
 from argosy.server.state import RequestRecord, ServerState
 
 _LOGGER = logging.getLogger("argosy.server")
@@ -76,7 +76,7 @@ class _Exchange:
         except (ClientGone, ClientDisconnect):
             self.record.client_gone = True
         except ArgosyError as error:
-            self.record.error = error.message
+            self.record.error = loggable(error)
             await self._answer(error_response(error))
         except Exception:
             log_event(_LOGGER, logging.ERROR, "unexpected error", exc_info=True, request_id=self.record.request_id)
