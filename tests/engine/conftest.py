@@ -195,7 +195,12 @@ def echo_upper(new: NewSequence, tokens: tuple[int, ...]) -> int:
 def make_rig(byte_tokenizer) -> Callable[..., Rig]:
     """`make_rig(script, **scheduler settings)`; a script may also be the bytes or ids to answer with."""
 
-    def make(script: Script | Sequence[int] = echo_upper, tokenizer: Any = byte_tokenizer, **settings: Any) -> Rig:
+    def make(
+        script: Script | Sequence[int] = echo_upper,
+        tokenizer: Any = byte_tokenizer,
+        check_invariants: bool = False,
+        **settings: Any,
+    ) -> Rig:
         if not callable(script):
             answer = tuple(script)
 
@@ -206,7 +211,7 @@ def make_rig(byte_tokenizer) -> Callable[..., Rig]:
         config = SchedulerConfig(**{"num_blocks": 64, "block_size": 4, "max_model_len": 128, "max_num_seqs": 8} | settings)
         clock, sink = ManualClock(), RecordingSink()
         executor = ScriptedExecutor(config.num_blocks, config.block_size, script, clock)
-        loop = StepLoop(Scheduler(config), executor, tokenizer, clock=clock, sink=sink)
+        loop = StepLoop(Scheduler(config), executor, tokenizer, clock=clock, sink=sink, check_invariants=check_invariants)
         eos = tokenizer.eos_token_ids
         admission = Admission(tokenizer, LOGITS_WIDTH, config.effective_max_len, eos, lambda: 11)
         return Rig(loop, executor, admission, clock, sink)

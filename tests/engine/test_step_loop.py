@@ -243,6 +243,26 @@ def test_a_request_aborted_while_it_waits_has_no_latencies(make_rig):
     assert (stats.queue_s, stats.time_to_first_token_s, stats.decode_s, stats.time_per_output_token_s) == (None,) * 4
 
 
+def test_the_last_request_leaving_between_steps_is_reported_as_an_idle_engine(make_rig):
+    rig = make_rig()
+    rig.add("r", b"hello", n=2)
+    rig.loop.step()
+    rig.loop.abort("r")
+    last = rig.sink.steps[-1]
+    assert (last.step, last.num_tokens, last.num_generated_tokens) == (0, 0, 0)
+    assert (last.num_running, last.num_waiting, last.kv_blocks_held) == (0, 0, 0)
+
+
+def test_broken_invariants_lose_the_engine_if_it_checks_them(make_rig):
+    rig = make_rig(check_invariants=True)
+    rig.add("r", b"hello")
+    rig.loop.step()
+    rig.loop.scheduler.kv._num_cached += 1
+    (delta,) = rig.loop.step()
+    assert (delta.finish_reason, rig.loop.is_alive) == ("error", False)
+    assert "InvariantViolated" in delta.error
+
+
 def test_prefix_hits_are_reported_once_and_as_cached_tokens(make_rig):
     rig = make_rig()
     prompt = b"twelve bytes"

@@ -122,6 +122,9 @@ Seed = Annotated[
 Deterministic = Annotated[
     bool, _option("Scheduling", "Answers do not depend on what else runs, at a price in speed.", "--deterministic")
 ]
+CheckInvariants = Annotated[
+    bool, _option("Scheduling", "Check the scheduler's state after each step; to hunt faults.", "--check-invariants")
+]
 
 Host = Annotated[str, _option("Network", "Address to listen on.", "--host")]
 Port = Annotated[int, _option("Network", "Port to listen on; 0 takes a free one.", "--port")]

@@ -39,6 +39,7 @@ class EngineArgs:
         max_waiting: requests that may wait; one more is refused.
         seed: makes the seeds of requests that bring none reproducible; None draws them from the operating system.
         deterministic: output does not depend on batch, chunks or prefix hits, at a price in speed.
+        check_invariants: check the whole state of the scheduler after each step; for tests and for hunting faults.
         chat_template: Jinja source in place of the checkpoint's own.
         offline: use what is cached, never the network.
         cache_dir: where models are kept; None is `$ARGOSY_HOME` or the user's cache.
@@ -64,6 +65,7 @@ class EngineArgs:
     eviction_policy: str = "lru"
     seed: int | None = None
     deterministic: bool = False
+    check_invariants: bool = False
     chat_template: str | None = None
     offline: bool = False
     cache_dir: Path | None = None

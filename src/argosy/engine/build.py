@@ -103,7 +103,14 @@ def assemble(args: EngineArgs, loaded: LoadedModel, *, sink: StatsSink | None = 
     clock = MonotonicClock()
     rng = random.Random(args.seed)  # noqa: S311, it seeds samples, it guards nothing
     return EngineParts(
-        step_loop=StepLoop(Scheduler(config), executor, loaded.tokenizer, clock=clock, sink=sink),
+        step_loop=StepLoop(
+            Scheduler(config),
+            executor,
+            loaded.tokenizer,
+            clock=clock,
+            sink=sink,
+            check_invariants=args.check_invariants,
+        ),
         admission=Admission(
             tokenizer=loaded.tokenizer,
             logits_width=executor.vocab_size,

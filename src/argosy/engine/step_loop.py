@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from argosy.engine.core.clock import Clock
 from argosy.engine.core.events import OutputEvent
-from argosy.engine.core.plan import StepPlan, StepResult
+from argosy.engine.core.plan import StepPlan
 from argosy.engine.core.request import FinishReason, Request, Sequence
 from argosy.engine.core.scheduler import Scheduler
 from argosy.engine.executors.base import Executor
@@ -19,12 +19,15 @@ from argosy.observe.stats import StatsSink, StepStats
 
 logger = logging.getLogger(__name__)
 
+_NO_STEP = StepPlan(step=0, new=(), finished=(), copies=(), sequences=(), num_tokens=0, num_prefill_tokens=0)
+
 
 class StepLoop:
     """Owns a scheduler, an executor and the text state of every live request. One thread at a time may use it.
 
     An exception from a step means that scheduler and executor no longer agree on what was computed: the engine is lost.
-    Every live request then ends with an error, and nothing is taken any more.
+    Every live request then ends with an error, and nothing is taken any more. With `check_invariants` each step ends with
+    a check of the scheduler's whole state, and a contradiction counts as such a failure.
     """
 
     def __init__(
@@ -35,12 +38,14 @@ class StepLoop:
         *,
         clock: Clock,
         sink: StatsSink | None = None,
+        check_invariants: bool = False,
     ) -> None:
         self.scheduler = scheduler
         self._executor = executor
         self._tokenizer = tokenizer
         self._clock = clock
         self._sink = sink
+        self._check_invariants = check_invariants
         self._live: dict[str, LiveRequest] = {}
         self._lost: str = ""
         self._counters = self._read_counters()
@@ -84,7 +89,12 @@ class StepLoop:
         """End a request, whatever its state, and free what it holds. Does nothing if it has ended or never was."""
         if request_id not in self._live or self._lost:
             return []
-        return self._handle_all(self.scheduler.abort(request_id), self._clock.now_s(), [])
+        now_s = self._clock.now_s()
+        deltas = self._handle_all(self.scheduler.abort(request_id), now_s, [])
+        if self._sink is not None:
+            # No step may follow, and what was held is free: an idle engine must not look busy.
+            self._sink.on_step(self._stats(_NO_STEP, 0.0, now_s, deltas, []))
+        return deltas
 
     def step(self) -> list[OutputDelta]:
         """Run one step and return the news of every sequence that has any; [] if there is no work."""
@@ -111,8 +121,10 @@ class StepLoop:
         now_s = self._clock.now_s()
         latencies_s: list[float] = []
         deltas = self._handle_all(self.scheduler.commit(plan, result, now_s), now_s, latencies_s)
+        if self._check_invariants:
+            self.scheduler.check_invariants()
         if self._sink is not None:
-            self._sink.on_step(self._step_stats(plan, result, now_s, deltas, latencies_s))
+            self._sink.on_step(self._stats(plan, result.duration_s, now_s, deltas, latencies_s))
         return deltas
 
     def _handle_all(self, events: Iterable[OutputEvent], now_s: float, latencies_s: list[float]) -> list[OutputDelta]:
@@ -172,8 +184,8 @@ class StepLoop:
         ]
         return self._handle_all(events, self._clock.now_s(), [])
 
-    def _step_stats(
-        self, plan: StepPlan, result: StepResult, now_s: float, deltas: list[OutputDelta], latencies_s: list[float]
+    def _stats(
+        self, plan: StepPlan, duration_s: float, now_s: float, deltas: list[OutputDelta], latencies_s: list[float]
     ) -> StepStats:
         before, self._counters = self._counters, self._read_counters()
         preemptions, queries, hits = (after - b for after, b in zip(self._counters, before, strict=True))
@@ -181,7 +193,7 @@ class StepLoop:
         return StepStats(
             step=plan.step,
             now_s=now_s,
-            duration_s=result.duration_s,
+            duration_s=duration_s,
             num_running=self.scheduler.num_running,
             num_waiting=self.scheduler.num_waiting,
             kv_blocks_held=kv.num_held,
