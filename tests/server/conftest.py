@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
-import math
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -307,8 +306,6 @@ def serving(engine: FakeEngine, config: ServerConfig) -> Iterator[RunningServer]
 @pytest.fixture
 def make_server() -> Iterator[Callable[..., RunningServer]]:
     """Start servers with settings of one's own: `make_server(engine=..., max_body_bytes=...)`."""
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
 
         def start(engine: FakeEngine | None = None, **settings: Any) -> RunningServer:
@@ -376,8 +373,3 @@ def with_default_sampling() -> Callable[..., FakeEngine]:
         return engine
 
     return build
-
-
-@pytest.fixture
-def nan() -> float:
-    return math.nan
