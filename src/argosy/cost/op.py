@@ -43,12 +43,16 @@ class CollectiveKind(enum.StrEnum):
 
 
 class Collective(NamedTuple):
-    """`payload_bytes` is the size of the whole vector M of the formulas, undivided; `axis` is the mesh axis."""
+    """One call among `ranks` devices of the mesh axis `axis`, which lie `stride` devices apart.
+
+    `payload_bytes` is the size of the whole vector M of the formulas, undivided; for an all-to-all, what one rank sends.
+    """
 
     kind: CollectiveKind
     payload_bytes: float
     ranks: int
     axis: str
+    stride: int = 1
 
 
 class Op(NamedTuple):
