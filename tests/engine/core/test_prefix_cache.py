@@ -108,6 +108,7 @@ def test_prompt_logprobs_do_not_read_the_cache_but_fill_it(lab):
     (plain,) = rig.submit(range(9), max_tokens=1)
     rig.run()
     assert (scored.num_cached_tokens, plain.num_cached_tokens) == (0, 8)
+    assert rig.scheduler.prefix_queries_tokens == 9 + 9, "the two scored prompts looked nothing up"
 
 
 def test_prompt_logprobs_are_given_once_despite_preemption(lab):

@@ -132,6 +132,18 @@ def test_a_small_request_does_not_overtake_the_head_of_the_queue(lab):
     assert list(rig.endings) == [("r0", 0), ("large", 0), ("small", 0)]
 
 
+def test_the_head_of_the_queue_is_admitted_once_blocks_are_free_beside_others(lab):
+    rig = lab.rig(num_blocks=10, enable_prefix_caching=False)
+    rig.submit(range(4), request_id="long", max_tokens=12)
+    rig.submit(range(20), request_id="short", max_tokens=3)
+    rig.step()
+    rig.submit(range(100, 120), request_id="head", max_tokens=2)
+    rig.step()
+    assert rig.scheduler.num_waiting == 1
+    rig.run()
+    assert list(rig.endings) == [("short", 0), ("head", 0), ("long", 0)]
+
+
 def test_first_come_first_served_ignores_priority(lab):
     rig = lab.rig(max_num_seqs=1)
     for number, priority in enumerate((2, 1, 0)):
