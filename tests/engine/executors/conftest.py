@@ -30,7 +30,7 @@ def llama_config(**changes) -> ModelConfig:
         "head_dim": 8,
         "max_positions": 2304,
         "norm_eps": 1e-5,
-        "tie_embeddings": True,
+        "tie_embeddings": False,
         "rope": RopeConfig(),
         "attention_scale": 8**-0.5,
     }

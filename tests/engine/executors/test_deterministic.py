@@ -60,7 +60,7 @@ def test_alone_in_a_batch_and_among_long_prompts(deterministic, alone, name, len
     late = run.add(prompt_of(length), room=6)
     run.step([(long[0], 211), (long[1], 333)])
     run.step([(long[1], 1), (late, min(length, 7)), (long[0], 100)])
-    run.generate([long[0], late, long[1]], 6, chunk=50)
+    run.generate([long[0], late, long[1]], 6 - len(late.output), chunk=50)
     assert_same_bits(late, lone)
 
 
@@ -79,7 +79,7 @@ def test_every_chunking(deterministic, alone, name, chunk):
 def test_a_prefix_hit(deterministic, alone, name, length, hit):
     lone = alone(name, length)
     run = deterministic(name)
-    first = run.add(prompt_of(hit) + [1, 2, 3], room=6)
+    first = run.add([*prompt_of(hit), 1, 2, 3], room=6)
     run.generate([first], 2, chunk=100)
     second = run.add(prompt_of(length), room=6, table=first.table[: hit // 16])
     second.computed = hit

@@ -41,7 +41,7 @@ def plain_reference(logits, params: SamplingParams) -> np.ndarray:
 
 
 # Multiples of 1/4 make ties common; a gap to the thresholds keeps fp32 and fp64 from disagreeing by rounding.
-LOGITS = st.lists(st.integers(-24, 24).map(lambda i: i / 4), min_size=2, max_size=40)
+LOGIT = st.integers(-24, 24).map(lambda i: i / 4)
 PARAMS = st.builds(
     SamplingParams,
     temperature=st.sampled_from([0.25, 0.7, 1.0, 2.0]),
@@ -51,11 +51,11 @@ PARAMS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(st.data(), st.integers(1, 5))
 def test_each_row_as_defined_whatever_the_other_rows_ask(data, rows):
     vocab = data.draw(st.integers(2, 40))
-    logits = [data.draw(st.lists(LOGITS.flatmap(st.sampled_from), min_size=vocab, max_size=vocab)) for _ in range(rows)]
+    logits = [data.draw(st.lists(LOGIT, min_size=vocab, max_size=vocab)) for _ in range(rows)]
     params = [data.draw(PARAMS) for _ in range(rows)]
     result = filtered(logits, params)
     for r in range(rows):

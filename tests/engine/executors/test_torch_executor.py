@@ -191,7 +191,7 @@ def test_prompt_logprobs_of_many_rows(driver):
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_not_finite_logits_fail_their_sequence_only(driver, make_decoder, deterministic):
     """Token 13 has a NaN embedding. The broken sequence's blocks are then reused: what is left in them must not leak."""
-    decoder = make_decoder("llama", tie_embeddings=False)
+    decoder = make_decoder("llama")
     with torch.no_grad():
         decoder.model.embed_tokens.weight[13] = float("nan")
     run_type = type(driver())
