@@ -90,12 +90,15 @@ def chat(
             raise ConfigError("--url talks to a running server, which has its own settings: give no engine options")
         asyncio.run(_chat_with_server(url, model, api_key, system, settings))
         return
-    from argosy.cli.chat.local import LocalAnswers
-    from argosy.cli.loading import load_engine
+    from argosy.cli.progress import fetch_model
 
+    fetch_model(engine_args)
     if sys.stderr.isatty():
         print(f"loading {model} …", file=sys.stderr, flush=True)
-    engine = load_engine(engine_args)
+    from argosy.cli.chat.local import LocalAnswers
+    from argosy.engine.build import build_async_engine
+
+    engine = build_async_engine(engine_args)
     try:
         asyncio.run(_converse(LocalAnswers(engine), system, settings))
     finally:

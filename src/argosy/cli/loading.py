@@ -1,8 +1,7 @@
-"""Loading an engine for a command, with progress shown."""
+"""Loading an engine for a command; its model has been fetched by `fetch_model`."""
 
 from __future__ import annotations
 
-from argosy.cli.progress import fetch_progress
 from argosy.engine.args import EngineArgs
 from argosy.engine.async_engine import AsyncEngine
 from argosy.engine.build import build_parts, start_async_engine
@@ -27,18 +26,10 @@ class LateSink:
             self.target.on_request_finished(stats)
 
 
-def load_engine(args: EngineArgs) -> AsyncEngine:
-    """Fetch and load the model and start an engine. Raises what `build_parts` raises."""
-    with fetch_progress() as report:
-        parts = build_parts(args, progress=report)
-    return start_async_engine(parts)
-
-
 def load_measured_engine(args: EngineArgs, served_name: str | None) -> tuple[AsyncEngine, EngineMetrics]:
-    """As `load_engine`, with metrics labelled `served_name`, or as the model was called."""
+    """A started engine and its metrics, labelled `served_name`, or as the model was called. Raises as `build_parts`."""
     sink = LateSink()
-    with fetch_progress() as report:
-        parts = build_parts(args, progress=report, sink=sink)
+    parts = build_parts(args, sink=sink)
     metrics = EngineMetrics(served_name or parts.info.model_name, max_model_len=parts.info.max_model_len)
     sink.target = metrics
     return start_async_engine(parts), metrics

@@ -6,7 +6,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from argosy.engine.args import EngineArgs
 from argosy.models.cache import Progress, format_bytes
+from argosy.models.resolve import ResolvedModel, resolve
+
+
+def fetch_model(args: EngineArgs) -> ResolvedModel:
+    """Find the engine's model, fetching it if need be: before torch is imported, so that a mistake is told at once.
+
+    Raises what `resolve` raises.
+    """
+    with fetch_progress() as report:
+        return resolve(args.model, cache_dir=args.cache_dir, offline=args.offline, progress=report)
 
 
 @contextmanager

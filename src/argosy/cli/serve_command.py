@@ -123,12 +123,14 @@ def run(engine_args: EngineArgs, config: ServerConfig) -> int:
     """
     if not config.api_key_digests and not is_loopback(config.host):
         warn(f"{config.host} can be reached by others, and no --api-key is set: anyone who can may use the model")
+    from argosy.cli.progress import fetch_model
     from argosy.observe.logs import configure_logging, log_event
     from argosy.server.run import bind, run_server
 
     logger = configure_logging(config.log_level, config.log_format)
     bind(config).close()
-    log_event(logger, logging.INFO, "loading", model=engine_args.model)
+    found = fetch_model(engine_args)
+    log_event(logger, logging.INFO, "loading", model=found.name, path=str(found.path), size_bytes=found.size_bytes)
     from argosy.cli.loading import load_measured_engine
 
     engine, metrics = load_measured_engine(engine_args, next(iter(config.served_model_names), None))
