@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import httpx
 import psutil
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -50,8 +51,14 @@ class ServerProcess:
         return self.process.returncode
 
 
+@pytest.fixture(scope="session")
+def serve() -> Callable[..., contextlib.AbstractContextManager[ServerProcess]]:
+    """`with serve(model, *flags) as server:` starts `argosy serve` and stops it at the end."""
+    return _serve
+
+
 @contextlib.contextmanager
-def serve(model: str, *flags: str, ready_within_s: float = 120.0) -> Iterator[ServerProcess]:
+def _serve(model: str, *flags: str, ready_within_s: float = 120.0) -> Iterator[ServerProcess]:
     """Start the server on a free port, wait until it is ready, stop it at the end."""
     port = free_port()
     command = [sys.executable, "-m", "argosy", "serve", model, "--port", str(port), *flags]
