@@ -13,7 +13,7 @@ from argosy.cost.model_spec import DenseFfn, Gqa, Layer, LinearAttention, Mla, M
 from argosy.errors import ConfigError
 
 # The reference indexer keeps its keys in fp8 with one fp32 scale per 128 elements.
-_INDEX_KEY_BYTES_PER_ELEMENT = 1.0 + 4.0 / 128.0
+INDEX_KEY_BYTES_PER_ELEMENT = 1.0 + 4.0 / 128.0
 
 
 class ActiveConvention(enum.StrEnum):
@@ -83,7 +83,7 @@ def attention_parameters(attention: Gqa | Mla | LinearAttention, hidden_size: in
 def _gqa_parameters(attention: Gqa, hidden_size: int) -> int:
     queries = attention.heads * attention.head_dim
     keys = attention.kv_heads * attention.head_dim
-    projected = (2 if attention.output_gate else 1) * queries + 2 * keys
+    projected = (2 if attention.output_gate else 1) * queries + (1 if attention.keys_are_values else 2) * keys
     count = hidden_size * (projected + queries)
     count += projected if attention.qkv_bias else 0
     count += hidden_size if attention.output_bias else 0
@@ -125,6 +125,7 @@ def layer_parameters(layer: Layer, hidden_size: int, *, norm_has_bias: bool = Fa
         expert = ffn_matrix_parameters(hidden_size, ffn.size, gated=ffn.gated, bias=ffn.bias)
         routed, routed_active = ffn.experts * expert, ffn.top_k * expert
         router = hidden_size * ffn.experts + (ffn.experts if ffn.router_bias else 0)
+        router += hidden_size if ffn.router_scale else 0
         if ffn.shared_size:
             shared = ffn_matrix_parameters(hidden_size, ffn.shared_size, gated=ffn.gated, bias=ffn.bias)
             shared += hidden_size if ffn.shared_gate else 0
@@ -224,7 +225,7 @@ def layer_kv_bytes(attention: Gqa | Mla | LinearAttention, tokens: int, precisio
         raise ConfigError(f"a sequence cannot have {tokens} tokens")
     window = attention.window if isinstance(attention, Gqa) else None
     kept = tokens if window is None else min(tokens, window)
-    index = attention.index.dim * _INDEX_KEY_BYTES_PER_ELEMENT if isinstance(attention, Mla) and attention.index else 0.0
+    index = attention.index.dim * INDEX_KEY_BYTES_PER_ELEMENT if isinstance(attention, Mla) and attention.index else 0.0
     return kept * (kv_elements_per_token(attention, tensor) * precision.bytes_per_element + index)
 
 

@@ -25,6 +25,7 @@ class Gqa:
         qk_norm: one vector of `head_dim` for queries and one for keys, or vectors as long as the projections.
         sinks: one learned logit per head.
         output_gate: the query projection is twice as wide, its other half gates the output (Qwen3-Next).
+        keys_are_values: one projection makes both; keys and values are still cached apart, since only keys are rotated.
     """
 
     heads: int
@@ -36,6 +37,7 @@ class Gqa:
     qk_norm: QkNorm = QkNorm.NONE
     sinks: bool = False
     output_gate: bool = False
+    keys_are_values: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ class DenseFfn:
 class MoeFfn:
     """`experts` routed ones of `size`, `top_k` of them per token, and shared experts of `shared_size` in sum.
 
-    `router_bias` is one element per expert; `shared_gate` a vector of hidden size that weighs the shared experts.
+    `router_bias` is one element per expert (bias, correction or scale); `router_scale` a vector of hidden size before the
+    router; `shared_gate` a vector of hidden size that weighs the shared experts.
     """
 
     experts: int
@@ -101,6 +104,7 @@ class MoeFfn:
     gated: bool = True
     bias: bool = False
     router_bias: bool = False
+    router_scale: bool = False
     shared_gate: bool = False
 
 
