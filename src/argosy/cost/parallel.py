@@ -45,9 +45,8 @@ class ParallelPlan:
         if (self.tensor * self.data) % self.expert:
             raise ConfigError(f"expert parallelism {self.expert} must divide tensor x data = {self.tensor * self.data}")
         if (self.tensor * self.data) % self.expert_group:
-            raise ConfigError(
-                f"expert {self.expert} x expert_tensor {self.expert_shards} must divide tensor x data = {self.tensor * self.data}"
-            )
+            group = f"expert {self.expert} x expert_tensor {self.expert_shards}"
+            raise ConfigError(f"{group} must divide tensor x data = {self.tensor * self.data}")
 
     @classmethod
     def for_serving(cls, tensor: int = 1, pipeline: int = 1, data: int = 1, expert: int = 1) -> ParallelPlan:
@@ -74,19 +73,6 @@ class ParallelPlan:
     def devices(self) -> int:
         """Devices of the whole plan."""
         return self.tensor * self.pipeline * self.data * self.context
-
-
-def stage_layers(num_layers: int, pipeline: int) -> tuple[int, ...]:
-    """Layers of each pipeline stage, in order; a remainder goes to the stages before the last, which also has the head.
-
-    Raises:
-        ConfigError: more stages than layers.
-    """
-    if not 1 <= pipeline <= num_layers:
-        raise ConfigError(f"pipeline parallelism must be 1 to the {num_layers} layers of the model, got {pipeline}")
-    base, extra = divmod(num_layers, pipeline)
-    first_longer = pipeline - 1 - extra
-    return tuple(base + (first_longer <= stage < pipeline - 1) for stage in range(pipeline))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +105,6 @@ class Precisions:
             raise ConfigError(f"scale_bytes_per_element must be 0 to 4, got {self.scale_bytes_per_element}")
 
     def matrix_bytes(self, elements: float, precision: Precision | None = None) -> float:
-        """Bytes of a projection matrix of so many elements, with scales where `precision` (default `weights`) is quantised."""
+        """Bytes of a matrix of so many elements, with scales where `precision` (default `weights`) is quantised."""
         element = (precision or self.weights).bytes_per_element
         return elements * (element + (self.scale_bytes_per_element if element < 2 else 0.0))
