@@ -16,13 +16,15 @@ and then the scale-out link of each; a flat ring or tree runs at the pace of the
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from argosy.cost.device import Device, Link
+from argosy.cost.device import Device, Link, Node
 from argosy.cost.op import Collective, CollectiveKind
+from argosy.cost.quantity import Grade
 from argosy.errors import ConfigError
 
 
@@ -68,10 +70,23 @@ class Topology:
 
     @classmethod
     def of(cls, device: Device) -> Topology:
-        """The topology of nodes of `device`; devices without a link of their own meet over PCIe, without a switch."""
-        if device.scale_up is not None:
-            return cls(device.scale_up, device.scale_out, device.devices_per_node)
-        return cls(device.host, device.scale_out, device.devices_per_node, direct=False)
+        """The topology of nodes of `device`.
+
+        Devices without a link of their own meet over PCIe; those and TPUs, which form a torus, have no switch.
+        """
+        switched = device.scale_up is not None and device.kind != "tpu"
+        return cls(device.scale_up or device.host, device.scale_out, device.devices_per_node, switched)
+
+    @classmethod
+    def of_node(cls, node: Node) -> Topology:
+        """The topology of such nodes; where devices outnumber rails they share them."""
+        inside = cls.of(node.device)
+        out = inside.scale_out
+        if out is not None and node.rails < node.devices:
+            share = node.rails / node.devices
+            slower = dataclasses.replace(out.bandwidth, value=out.bandwidth.value * share, grade=Grade.DERIVED)
+            out = dataclasses.replace(out, bandwidth=slower) if node.rails else None
+        return cls(inside.scale_up, out, node.devices, inside.direct)
 
 
 def cost_lines(kind: CollectiveKind, ranks: int, stride: int, topology: Topology) -> tuple[CostLine, ...]:

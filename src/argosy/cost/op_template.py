@@ -22,7 +22,7 @@ from argosy.cost.model_spec import Mla
 from argosy.cost.op import Collective, CollectiveKind, Op, OpKind, Phase, StepComposition
 
 # Stands in for log(0) where a token visits every expert, so that 0 tokens x log(0) stays 0.
-_CERTAIN = -745.0
+CERTAIN = -745.0
 
 
 class Rows(enum.IntEnum):
@@ -66,12 +66,12 @@ class Touched(NamedTuple):
     @classmethod
     def of(cls, experts: float, visit_probability: float, tokens_per_token: float) -> Touched:
         """Experts that a token visits with `visit_probability` each."""
-        log_miss = math.log1p(-visit_probability) if visit_probability < 1 else _CERTAIN
+        log_miss = math.log1p(-visit_probability) if visit_probability < 1 else CERTAIN
         return cls(experts, log_miss, tokens_per_token)
 
     def share(self, tokens: float) -> float:
         """Expected share of the experts that at least one of the tokens visits, 0 to 1."""
-        return -math.expm1(max(_CERTAIN, tokens * self.tokens_per_token * self.log_miss))
+        return -math.expm1(max(CERTAIN, tokens * self.tokens_per_token * self.log_miss))
 
 
 class RowOp(NamedTuple):
