@@ -1,7 +1,7 @@
 """Checks that catch what catalogues usually get wrong: sparse or doubled peaks as dense, binary units as decimal ones.
 
 None of them needs to know the right number. A data sheet's sparse peak is twice its dense one; 8-bit arithmetic runs at one
-or two times the 16-bit rate; cores x operations per clock x clock is the peak; and no device leaves the physically plausible.
+or two times the 16-bit rate; cores x operations per clock x clock is the peak; and no device leaves what is plausible.
 """
 
 from __future__ import annotations

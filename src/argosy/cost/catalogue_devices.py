@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from argosy.cost.catalogue_checks import RateCheck, check_peaks, check_plausible
@@ -121,8 +120,7 @@ def _peaks(
     sources: Sources, table: Mapping[str, Any], dimension: Dimension, source: str, where: str
 ) -> Mapping[Precision, Quantity]:
     check_keys(table, where, optional=tuple(Precision))
-    peaks = {Precision(key): sources.quantity(value, dimension, source, f"{where} {key}") for key, value in table.items()}
-    return MappingProxyType(peaks)
+    return {Precision(key): sources.quantity(value, dimension, source, f"{where} {key}") for key, value in table.items()}
 
 
 def _rate_check(sources: Sources, table: Mapping[str, Any] | None, where: str) -> RateCheck | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from argosy.cost.quantity import Quantity
@@ -26,6 +26,28 @@ class Precision(enum.StrEnum):
     def bytes_per_element(self) -> float:
         """Bytes of one element without scales."""
         return {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}.get(self.value, 0.5)
+
+
+class Peaks(Mapping[Precision, Quantity]):
+    """Dense peak per precision; immutable and hashable, so that a device can be a key."""
+
+    def __init__(self, peaks: Mapping[Precision, Quantity]) -> None:
+        self._peaks = dict(peaks)
+
+    def __getitem__(self, precision: Precision) -> Quantity:
+        return self._peaks[precision]
+
+    def __iter__(self) -> Iterator[Precision]:
+        return iter(self._peaks)
+
+    def __len__(self) -> int:
+        return len(self._peaks)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._peaks.items()))
+
+    def __repr__(self) -> str:
+        return f"Peaks({self._peaks})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +74,7 @@ class Device:
     """One accelerator or host processor as sold. Peaks are dense.
 
     Attributes:
-        peak: dense arithmetic peak per precision; a precision that is absent is not supported natively.
+        peak: dense arithmetic peak per precision; a precision that is absent is not supported natively. Kept as `Peaks`.
         memory, memory_bandwidth: of the device's own memory.
         scale_up: link to its peers in the node (NVLink, Infinity Fabric, ICI), or None.
         scale_out: link between nodes, per device, or None.
@@ -73,6 +95,10 @@ class Device:
     power: Quantity | None
     devices_per_node: int
     notes: str = ""
+
+    def __post_init__(self) -> None:
+        """Take a copy of `peak` that nobody can change."""
+        object.__setattr__(self, "peak", Peaks(self.peak))
 
     def peak_flop_per_s(self, precision: Precision) -> float:
         """Dense peak at `precision` in FLOP/s.
