@@ -122,3 +122,7 @@ class UnsupportedModel(ArgosyError):
 
 class FetchError(ArgosyError):
     """A model could not be fetched (no network, no space, wrong checksum); what was got so far is kept for a resume."""
+
+
+class MeasurementError(ArgosyError):
+    """A measured value contradicts physics (faster than a peak, a share above 1); the message names what to check."""
