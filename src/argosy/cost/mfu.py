@@ -111,7 +111,7 @@ def utilisation_of(flops_per_token: float, tokens_per_s: float, devices: int, pe
     if value > 1:
         raise MeasurementError(
             f"utilisation of {value:.0%}: {tokens_per_s:g} tokens/s at {flops_per_token:g} FLOP each exceed "
-            f"{devices} x {peak_flop_per_s:g} FLOP/s; check for total instead of active parameters, and tokens of all devices"
+            f"{devices} x {peak_flop_per_s:g} FLOP/s; are the parameters the active ones, the tokens those of all devices?"
         )
     return value
 

@@ -6,6 +6,7 @@ all-to-all (N-1)/N of what a device dispatches.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from argosy.cost.activations import Recompute
@@ -66,6 +67,7 @@ def tensor_parallel_layer_bytes(
     *,
     sequence_parallel: bool = False,
     recompute: Recompute = Recompute.NONE,
+    blocks: int = 2,
 ) -> float:
     """Bytes per device, layer and micro-batch, forward and backward: 4(t-1)/t * 2M with M = bsh x element bytes.
 
@@ -73,14 +75,17 @@ def tensor_parallel_layer_bytes(
     two. Sequence parallelism splits each into an all-gather and a reduce-scatter of the same volume, and gathers the two
     sharded inputs once more for the weight gradients (Korthikanti et al. 2022, section 4.2.2).
 
+    Args:
+        blocks: of the layer that are sharded: attention and feed-forward, or attention alone.
+
     Raises:
         ConfigError: a size or count that cannot be.
     """
     not_negative(hidden_bytes=hidden_bytes)
     at_least_one(tensor=tensor)
     share = (tensor - 1) / tensor * hidden_bytes
-    all_reduces = 4 + (2 if recompute is Recompute.FULL else 0)
-    return all_reduces * 2 * share + (2 * share if sequence_parallel else 0.0)
+    all_reduces = blocks * (2 + (recompute is Recompute.FULL))
+    return all_reduces * 2 * share + (blocks * share if sequence_parallel else 0.0)
 
 
 def context_parallel_layer_bytes(kv_bytes: float, context: int, *, recompute: Recompute = Recompute.NONE) -> float:
@@ -145,7 +150,7 @@ class StageTraffic:
 def pipeline_sends(plan: TrainingPlan, stage: int) -> int:
     """Crossings that leave `stage` per micro-batch: outputs to another stage, and gradients back to one."""
     placement = part_placement(plan.schedule, stages=plan.parallel.pipeline, chunks=plan.parallel.interleave)
-    crossings = [(a, b) for a, b in zip(placement, placement[1:], strict=False) if a != b]
+    crossings = [(a, b) for a, b in itertools.pairwise(placement) if a != b]
     return sum((a == stage) + (b == stage) for a, b in crossings)
 
 
@@ -193,12 +198,17 @@ def _layer_traffic(spec: ModelSpec, plan: TrainingPlan, parts: tuple[tuple[int, 
     tensor = context = expert = 0.0
     for start, stop in parts:
         for count, layer in layer_runs(spec, start, stop):
+            routed = isinstance(layer.ffn, MoeFfn) and parallel.expert_group > parallel.tensor
             tensor += count * tensor_parallel_layer_bytes(
                 rows * row_bytes,
                 parallel.tensor,
                 sequence_parallel=parallel.sequence_parallel,
                 recompute=plan.recompute,
+                blocks=1 if routed else 2,
             )
+            if routed and not parallel.sequence_parallel:  # tensor ranks split the tokens, and gather them again
+                passes = 2 + (plan.recompute is Recompute.FULL)
+                tensor += count * passes * (parallel.tensor - 1) / parallel.tensor * rows * row_bytes
             if not isinstance(layer.attention, LinearAttention):
                 kv = kv_elements_per_token(layer.attention, parallel.tensor) * element * plan.sequence * plan.micro_batch
                 context += count * context_parallel_layer_bytes(kv, parallel.context, recompute=plan.recompute)

@@ -10,7 +10,7 @@ from argosy.errors import ConfigError
 
 _DAY_S = 86_400.0
 # Hoffmann et al. 2022: fit of approach 3, L(N, D) = E + A/N^a + B/D^b.
-_LOSS_FIT = {"floor": 1.69, "a": 406.4, "alpha": 0.34, "b": 410.7, "beta": 0.28}
+_LOSS_FLOOR, _LOSS_A, _LOSS_ALPHA, _LOSS_B, _LOSS_BETA = 1.69, 406.4, 0.34, 410.7, 0.28
 TOKENS_PER_PARAMETER = 20.0
 
 
@@ -107,8 +107,7 @@ def chinchilla_loss(parameters: float, tokens: float) -> float:
         ConfigError: an input that is not above 0.
     """
     positive(parameters=parameters, tokens=tokens)
-    fit = _LOSS_FIT
-    return fit["floor"] + fit["a"] / parameters ** fit["alpha"] + fit["b"] / tokens ** fit["beta"]
+    return _LOSS_FLOOR + _LOSS_A / math.pow(parameters, _LOSS_ALPHA) + _LOSS_B / math.pow(tokens, _LOSS_BETA)
 
 
 def effective_batch(micro_batch: int, data_parallel: int, accumulation: int) -> int:
