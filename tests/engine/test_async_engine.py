@@ -4,6 +4,7 @@ import asyncio
 import gc
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from argosy.engine.client import EngineInfo
 from argosy.engine.core.sampling_params import SamplingParams
 from argosy.errors import ContextLengthExceeded, EngineUnavailable, InvalidRequest, QueueFull
 
-INFO = EngineInfo("toy", "toy.gguf", 128, 300, 4, 64, 8, 2048, "float32", "float32", "cpu", False, True, {})
+INFO = EngineInfo("toy", "toy.gguf", 128, 300, 4, 64, 8, 2048, 1000, "float32", "float32", "cpu", False, True, False, {})
 LONG = bytes(97 + i % 26 for i in range(60))
 
 
@@ -21,7 +22,7 @@ class Harness:
 
     def __init__(self, rig, max_waiting: int) -> None:
         self.rig = rig
-        self.engine = AsyncEngine(rig.loop, rig.admission, INFO, max_waiting=max_waiting, clock=rig.clock)
+        self.engine = AsyncEngine(rig.loop, rig.admission, replace(INFO, max_waiting=max_waiting), clock=rig.clock)
 
     def hold(self, num_steps: int = 0) -> None:
         self.rig.executor.entered.clear()

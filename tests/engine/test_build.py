@@ -81,7 +81,7 @@ def test_every_setting_arrives_where_it_is_used(loads, tmp_path):
     assert (info.enable_prefix_caching, info.device, info.default_sampling) == (False, "cpu", {"temperature": 0.0})
     assert parts.step_loop.scheduler.config == args.scheduler_config(num_blocks=30, max_model_len=96, kv_dtype="float16")
     assert parts.admission.eos_token_ids == {256}
-    assert parts.max_waiting == 5
+    assert (info.max_waiting, info.follows_priority) == (5, False)
     parts.step_loop.close()
 
 

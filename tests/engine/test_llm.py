@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +13,16 @@ from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.llm import LLM
 from argosy.errors import ConfigError, ContextLengthExceeded, EngineUnavailable, InvalidRequest
 
-INFO = EngineInfo("toy", "toy", 128, 300, 4, 64, 8, 2048, "float32", "float32", "cpu", False, True, {"temperature": 0.5})
+INFO = EngineInfo(
+    "toy", "toy", 128, 300, 4, 64, 8, 2048, 100, "float32", "float32", "cpu", False, True, False, {"temperature": 0.5}
+)
 
 
 @pytest.fixture
 def make_llm(make_rig):
     def make(script=None, max_waiting: int = 100, **settings):
         rig = make_rig(**settings) if script is None else make_rig(script, **settings)
-        return LLM.from_parts(EngineParts(rig.loop, rig.admission, INFO, rig.clock, max_waiting)), rig
+        return LLM.from_parts(EngineParts(rig.loop, rig.admission, replace(INFO, max_waiting=max_waiting), rig.clock)), rig
 
     return make
 

@@ -196,11 +196,13 @@ class FakeEngine:
             num_blocks=64,
             max_num_seqs=8,
             max_num_batched_tokens=256,
+            max_waiting=64,
             dtype="float32",
             kv_dtype="float32",
             device="cpu",
             deterministic=False,
             enable_prefix_caching=True,
+            follows_priority=True,
             default_sampling={},
         )
     )

@@ -2,16 +2,18 @@
 
 import json
 import math
+from dataclasses import replace
 
 import openai.types.chat.completion_create_params as chat_types
 import openai.types.completion_create_params as completion_types
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from argosy.engine.core import sampling_params
 from argosy.errors import InvalidRequest
-from argosy.server.body import parse_json
+from argosy.server.body import MAX_MEMBERS, parse_json
 from argosy.server.protocol import base
 from argosy.server.protocol.chat import ChatCompletionRequest
 from argosy.server.protocol.completions import CompletionRequest
@@ -116,6 +118,63 @@ def test_limits_agree_with_the_engines():
     assert sampling_params.MAX_N == base.MAX_N
     assert sampling_params.MAX_LOGPROBS == base.MAX_LOGPROBS
     assert sampling_params.MAX_STOP_STRINGS == base.MAX_STOP_STRINGS
+    assert sampling_params.MAX_BAD_WORDS == base.MAX_BAD_WORDS
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stop": "x" * (sampling_params.MAX_STOP_CHARS + 1)},
+        {"bad_words": ["x" * sampling_params.MAX_BAD_WORDS_CHARS, "y"]},
+        {"bad_words": ["x"] * (sampling_params.MAX_BAD_WORDS + 1)},
+        {"logit_bias": {"5": 100, "05": 100}},
+    ],
+)
+def test_fields_whose_size_would_cost_the_other_callers_time(server, fields):
+    answer = server.chat(**fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == next(iter(fields))
+    assert not server.engine.submissions
+
+
+def parts_of(schema):
+    if isinstance(schema, dict):
+        yield schema
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list | tuple) else ():
+        yield from parts_of(part)
+
+
+@pytest.mark.parametrize("model", [model for model, _ in GOOD.values()])
+def test_a_list_is_refused_at_its_first_bad_item(model):
+    """Reports of millions of bad items would hold up the event loop for minutes."""
+    lists = [part for part in parts_of(model.__pydantic_core_schema__) if part.get("type") == "list"]
+    assert lists
+    assert all(part.get("fail_fast") for part in lists), lists
+
+
+@pytest.mark.parametrize("prompt", [["a"] + [1] * 99, [1] + ["a"] * 99, [[1], *[["a"]] * 99], [[1] + ["a"] * 99]])
+def test_one_error_is_made_of_many_bad_items(prompt):
+    with pytest.raises(ValidationError) as refused:
+        CompletionRequest.model_validate({"prompt": prompt})
+    assert refused.value.error_count() == 1
+
+
+def test_an_object_of_too_many_members_is_refused():
+    members = ",".join(f'"{i}":0' for i in range(MAX_MEMBERS + 1))
+    with pytest.raises(InvalidRequest, match="members"):
+        parse_json(b'{"logit_bias":{%b}}' % members.encode())
+    assert len(parse_json(b"{%b}" % members.rpartition(",")[0].encode())) == MAX_MEMBERS
+
+
+def test_a_priority_that_nothing_looks_at_is_refused(make_server, fake_engine):
+    engine = fake_engine()
+    engine.info = replace(engine.info, follows_priority=False)
+    server = make_server(engine)
+    for answer in (server.chat(priority=1), server.complete(priority=-1)):
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "priority"
+    assert server.chat(priority=0).status_code == 200
+    assert server.http.get("/health/inference").status_code in (200, 503)
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,8 @@ def test_prompts_at_the_limit_of_the_context(server):
     for length in (512, 513):
         answer = server.chat("x" * (length - overhead))
         assert answer.status_code == 400
-        assert answer.json()["error"]["code"] == "context_length_exceeded"
+        error = answer.json()["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
 
 
 def test_unknown_model(server):

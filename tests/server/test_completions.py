@@ -1,5 +1,7 @@
 """Text completions through the real client."""
 
+from dataclasses import replace
+
 import pytest
 
 from argosy.server.protocol.completions import Completion
@@ -87,6 +89,28 @@ def test_too_many_prompts(make_server):
     server = make_server(max_prompts=2)
     assert server.complete(["a", "b"]).status_code == 200
     assert server.complete(["a", "b", "c"]).status_code == 400
+
+
+def test_more_prompts_than_may_ever_wait_are_not_told_to_try_again(make_server, fake_engine):
+    engine = fake_engine()
+    engine.info = replace(engine.info, max_waiting=2)
+    server = make_server(engine)
+    assert server.complete(["a", "b"]).status_code == 200
+    answer = server.complete(["a", "b", "c"])
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [("x" * 512, "prompt"), ([300], "prompt"), (["a", "x" * 512], "prompt[1]"), ([[5], [6], [5, 300]], "prompt[2]")],
+)
+def test_of_several_prompts_the_one_the_engine_refuses_is_named(server, prompt, param):
+    error = server.complete(prompt).json()["error"]
+    assert error["param"] == param
+    assert param in error["message"]
+    assert error["code"] == ("context_length_exceeded" if "x" in str(prompt) else None)
+    assert not server.engine.running
 
 
 def test_a_refusal_of_one_prompt_takes_back_the_others(server):

@@ -64,13 +64,11 @@ class AsyncEngine:
         admission: Admission,
         info: EngineInfo,
         *,
-        max_waiting: int,
         clock: Clock,
     ) -> None:
         self._step_loop = step_loop
         self._admission = admission
         self._info = info
-        self._max_waiting = max_waiting
         self._clock = clock
         # SimpleQueue.put is re-entrant: an abort may come from a destructor, at any point of any thread.
         self._inbox: queue.SimpleQueue[_Submit | _Abort | _Stop] = queue.SimpleQueue()
@@ -135,8 +133,8 @@ class AsyncEngine:
                 raise EngineUnavailable(f"the engine takes no requests: it is {self._state.value}")
             if request_id in self._channels:
                 raise InvalidRequest(f"a request with the id {request_id!r} is running already", param="request_id")
-            if self._num_waiting + self._num_in_inbox >= self._max_waiting:
-                raise QueueFull(f"{self._max_waiting} requests are waiting, which is the limit: try again later")
+            if self._num_waiting + self._num_in_inbox >= self._info.max_waiting:
+                raise QueueFull(f"{self._info.max_waiting} requests are waiting, which is the limit: try again later")
             self._channels[request_id] = channel
             self._num_in_inbox += 1
             self._inbox.put(_Submit(request, channel))

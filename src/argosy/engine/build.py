@@ -27,17 +27,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What an engine is made of, before anything drives it.
-
-    Attributes:
-        max_waiting: requests that may wait, for whoever submits to hold to.
-    """
+    """What an engine is made of, before anything drives it. Whoever submits holds to `info.max_waiting`."""
 
     step_loop: StepLoop
     admission: Admission
     info: EngineInfo
     clock: Clock
-    max_waiting: int
 
 
 def build_parts(args: EngineArgs, *, progress: Progress | None = None, sink: StatsSink | None = None) -> EngineParts:
@@ -127,15 +122,16 @@ def assemble(args: EngineArgs, loaded: LoadedModel, *, sink: StatsSink | None = 
             num_blocks=num_blocks,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
+            max_waiting=args.max_waiting,
             dtype=dtype,
             kv_dtype=kv_dtype,
             device=args.device,
             deterministic=args.deterministic,
             enable_prefix_caching=args.enable_prefix_caching,
+            follows_priority="priority" in (args.scheduling_policy, args.eviction_policy),
             default_sampling=loaded.default_sampling,
         ),
         clock=clock,
-        max_waiting=args.max_waiting,
     )
 
 
@@ -146,7 +142,7 @@ def build_async_engine(args: EngineArgs, *, progress: Progress | None = None, si
 
 def start_async_engine(parts: EngineParts) -> AsyncEngine:
     """Drive the parts by a thread of their own."""
-    engine = AsyncEngine(parts.step_loop, parts.admission, parts.info, max_waiting=parts.max_waiting, clock=parts.clock)
+    engine = AsyncEngine(parts.step_loop, parts.admission, parts.info, clock=parts.clock)
     engine.start()
     return engine
 

@@ -15,7 +15,8 @@ from argosy.models.loaded import Tokenizer
 class EngineInfo:
     """Facts that do not change while an engine lives.
 
-    `max_model_len` is the effective one, capped to the KV pool. `logits_width` bounds every token id.
+    `max_model_len` is the effective one, capped to the KV pool. `logits_width` bounds every token id. `max_waiting` is how
+    many requests may wait. `follows_priority` tells whether the priority of a request changes anything.
     """
 
     model_name: str
@@ -26,11 +27,13 @@ class EngineInfo:
     num_blocks: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_waiting: int
     dtype: str
     kv_dtype: str
     device: str
     deterministic: bool
     enable_prefix_caching: bool
+    follows_priority: bool
     default_sampling: Mapping[str, float | int]
 
 

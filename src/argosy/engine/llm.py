@@ -192,7 +192,7 @@ class LLM:
         queue = deque(requests)
         try:
             while queue or loop.has_work:
-                while queue and loop.scheduler.num_waiting_requests < self._parts.max_waiting:
+                while queue and loop.scheduler.num_waiting_requests < self._parts.info.max_waiting:
                     _collect(loop.add(queue.popleft()), outputs)
                 _collect(loop.step(), outputs)
                 if not loop.is_alive:

@@ -15,6 +15,7 @@ from argosy.server.config import ServerConfig
 from argosy.server.protocol.errors import validate
 
 Model = TypeVar("Model", bound=BaseModel)
+MAX_MEMBERS = 2**18
 
 
 async def read_model(request: Request, model: type[Model], config: ServerConfig) -> Model:
@@ -29,7 +30,8 @@ async def read_model(request: Request, model: type[Model], config: ServerConfig)
 
 
 def parse_json(body: bytes) -> Any:
-    """Decode a JSON text (RFC 8259); NaN, Infinity, bad UTF-8, lone surrogates and repeated names are errors.
+    """Decode a JSON text (RFC 8259); NaN, Infinity, bad UTF-8, lone surrogates, repeated names and objects of more than
+    `MAX_MEMBERS` members are errors.
 
     Raises:
         InvalidRequest: what is wrong, and at which line and column.
@@ -38,7 +40,7 @@ def parse_json(body: bytes) -> Any:
         raise InvalidRequest("the body is empty; a JSON object is needed")
     try:
         document = orjson.loads(body)
-        json.loads(body, object_pairs_hook=_refuse_repeated_names)
+        json.loads(body, object_pairs_hook=_check_members)
     except ValueError as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
     except RecursionError:
@@ -46,7 +48,9 @@ def parse_json(body: bytes) -> Any:
     return document
 
 
-def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> None:
+def _check_members(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > MAX_MEMBERS:
+        raise InvalidRequest(f"the body has an object of {len(pairs)} members, the limit is {MAX_MEMBERS}")
     names = set()
     for name, _ in pairs:
         if name in names:

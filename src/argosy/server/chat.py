@@ -25,7 +25,7 @@ from argosy.server.generation import Generation
 from argosy.server.logprobs import chat_logprobs, prompt_logprobs
 from argosy.server.prompts import encode_chat
 from argosy.server.protocol.chat import ChatCompletionRequest
-from argosy.server.sampling import chat_params
+from argosy.server.sampling import chat_params, priority_of
 from argosy.server.state import record_of, state_of
 
 _LOGGER = logging.getLogger("argosy.server")
@@ -50,10 +50,10 @@ async def chat_completions(request: Request) -> Response:
     generation = Generation(
         state.engine,
         record.completion_id,
-        [prompt.token_ids],
+        [prompt],
         params,
         clock=state.clock,
-        priority=body.priority,
+        priority=priority_of(body, state.engine.info),
         cache_salt=body.cache_salt or "",
     )
     envelope = {"id": record.completion_id, "created": int(time.time()), "model": record.model}

@@ -22,7 +22,7 @@ from argosy.server.event_stream import EventStream
 from argosy.server.generation import Generation
 from argosy.server.prompts import encode_prompts
 from argosy.server.protocol.completions import CompletionRequest
-from argosy.server.sampling import completion_params
+from argosy.server.sampling import completion_params, priority_of
 from argosy.server.state import record_of, state_of
 
 _LOGGER = logging.getLogger("argosy.server")
@@ -37,7 +37,7 @@ async def completions(request: Request) -> Response:
     record.model = state.resolve_model(body.model)
     params = completion_params(body, state.engine.info.default_sampling)
     tokenizer = state.engine.tokenizer
-    prompts = await encode_prompts(body, tokenizer, state.config.max_prompts)
+    prompts = await encode_prompts(body, tokenizer, min(state.config.max_prompts, state.engine.info.max_waiting))
     record.completion_id = f"cmpl-{uuid.uuid4().hex}"
     if state.config.log_prompts:
         log_event(_LOGGER, logging.INFO, "prompt", request_id=record.request_id, prompt=body.prompt)
@@ -45,10 +45,10 @@ async def completions(request: Request) -> Response:
     generation = Generation(
         state.engine,
         record.completion_id,
-        [prompt.token_ids for prompt in prompts],
+        prompts,
         params,
         clock=state.clock,
-        priority=body.priority,
+        priority=priority_of(body, state.engine.info),
         cache_salt=body.cache_salt or "",
     )
     maker = PieceMaker(body, params, prompts, tokenizer)

@@ -23,7 +23,7 @@ class ServerConfig:
         served_model_names: names that requests may use, the first one in answers to requests that name none; empty means
             the engine's own.
         max_body_bytes: largest request body.
-        max_prompts: most prompts in one completion request.
+        max_prompts: most prompts in one completion request; never more than may wait in the engine.
         max_concurrent_requests: HTTP requests answered at once, health and metrics not counted; one more gets 429. None
             is no limit beyond the engine's queue.
         body_timeout_s, header_timeout_s: how long a client may take to send them.

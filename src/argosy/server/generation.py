@@ -9,9 +9,8 @@ from contextlib import suppress
 from argosy.engine.client import EngineClient, RequestStream
 from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.outputs import OutputDelta
-from argosy.errors import EngineUnavailable, GenerationFailed
-
-TokenIds = tuple[int, ...]
+from argosy.errors import EngineUnavailable, GenerationFailed, InvalidRequest
+from argosy.server.prompts import EncodedPrompt
 
 
 class Generation:
@@ -26,17 +25,17 @@ class Generation:
         self,
         engine: EngineClient,
         generation_id: str,
-        prompts: Sequence[TokenIds],
+        prompts: Sequence[EncodedPrompt],
         params: SamplingParams,
         *,
         clock: Callable[[], float],
         priority: int = 0,
         cache_salt: str = "",
     ) -> None:
-        """Submit `prompts`; what `EngineClient.submit` raises for one of them takes back the others."""
+        """Submit `prompts`; what `EngineClient.submit` raises for one of them takes back the others, and names that one."""
         self._streams: list[RequestStream] = []
         self._running: set[int] = set()
-        self.num_prompt_tokens = sum(map(len, prompts))
+        self.num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self._cached = [0] * len(prompts)
         self.num_output_tokens = 0
         self.first_token_s: float | None = None
@@ -44,8 +43,15 @@ class Generation:
         try:
             for i, prompt in enumerate(prompts):
                 request_id = generation_id if len(prompts) == 1 else f"{generation_id}-{i}"
-                self._streams.append(engine.submit(request_id, prompt, params, priority=priority, cache_salt=cache_salt))
+                self._streams.append(
+                    engine.submit(request_id, prompt.token_ids, params, priority=priority, cache_salt=cache_salt)
+                )
                 self._running.add(i)
+        except InvalidRequest as error:
+            self.abort()
+            if error.param != "prompt" or prompt.field == "prompt":
+                raise
+            raise type(error)(f"{prompt.field}: {error.message}", param=prompt.field) from None
         except BaseException:
             self.abort()
             raise

@@ -18,6 +18,7 @@ from argosy.errors import ArgosyError, QueueFull
 from argosy.observe.logs import log_event
 from argosy.server.errors import json_response
 from argosy.server.generation import Generation
+from argosy.server.prompts import EncodedPrompt
 from argosy.server.state import ServerState, state_of
 
 _LOGGER = logging.getLogger("argosy.server")
@@ -115,7 +116,7 @@ class InferenceProbe:
 
     async def _generate(self) -> TokenLogprob | None:
         engine = self._state.engine
-        prompt = tuple(engine.tokenizer.encode(PROBE_TEXT))
+        prompt = EncodedPrompt(tuple(engine.tokenizer.encode(PROBE_TEXT)), PROBE_TEXT, "prompt")
         num_top = min(MAX_LOGPROBS, engine.info.logits_width)
         params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=num_top)
         generation = Generation(

@@ -19,10 +19,16 @@ INLINE_CHARACTERS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """A prompt ready to submit; `text` is what `echo` gives back."""
+    """A prompt ready to submit.
+
+    Attributes:
+        text: what `echo` gives back.
+        field: where it stands in the request, e.g. `prompt[1]`; a refusal names it.
+    """
 
     token_ids: tuple[int, ...]
     text: str
+    field: str
 
 
 async def encode_chat(request: ChatCompletionRequest | TokenizeRequest, tokenizer: Tokenizer) -> EncodedPrompt:
@@ -50,7 +56,7 @@ async def encode_chat(request: ChatCompletionRequest | TokenizeRequest, tokenize
             continue_final_message=request.continue_final_message,
             variables=request.chat_template_kwargs,
         )
-        return EncodedPrompt(tuple(tokenizer.encode(text, add_special_tokens=False)), text)
+        return EncodedPrompt(tuple(tokenizer.encode(text, add_special_tokens=False)), text, "messages")
 
     try:
         prompt = await _run(render_and_encode, sum(len(m["content"]) for m in messages))
@@ -72,18 +78,19 @@ async def encode_prompts(request: CompletionRequest, tokenizer: Tokenizer, max_p
     if len(prompts) > max_prompts:
         raise InvalidRequest(f"prompt has {len(prompts)} prompts, this server takes {max_prompts}", param="prompt")
 
-    def encode(prompt: str | list[int]) -> EncodedPrompt:
+    def encode(prompt: str | list[int], field: str) -> EncodedPrompt:
         if isinstance(prompt, str):
             ids = tokenizer.encode(prompt, add_special_tokens=request.add_special_tokens)
-            return EncodedPrompt(tuple(ids), prompt)
+            return EncodedPrompt(tuple(ids), prompt, field)
         text = tokenizer.decode(prompt, skip_special_tokens=request.skip_special_tokens) if request.echo else ""
-        return EncodedPrompt(tuple(prompt), text)
+        return EncodedPrompt(tuple(prompt), text, field)
 
-    encoded = await _run(lambda: [encode(prompt) for prompt in prompts], sum(map(len, prompts)))
-    for i, prompt in enumerate(encoded):
+    fields = [f"prompt[{i}]" for i in range(len(prompts))] if prompts is request.prompt else ["prompt"]
+    encoded = await _run(lambda: list(map(encode, prompts, fields)), sum(map(len, prompts)))
+    for prompt in encoded:
         if not prompt.token_ids:
-            where = f"prompt[{i}]" if isinstance(request.prompt, list) else "prompt"
-            raise InvalidRequest(f"{where} is empty: this model needs at least one token to start from", param=where)
+            field = prompt.field
+            raise InvalidRequest(f"{field} is empty: this model needs at least one token to start from", param=field)
     return encoded
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from argosy.engine.client import EngineInfo
 from argosy.engine.core.sampling_params import SamplingParams
 from argosy.errors import InvalidRequest
 from argosy.server.protocol.chat import ChatCompletionRequest
@@ -52,6 +53,19 @@ def completion_params(request: CompletionRequest, defaults: Mapping[str, float |
     return _params(
         request, defaults, max_tokens=request.token_limit, logprobs=request.logprobs, prompt_logprobs=prompt_logprobs
     )
+
+
+def priority_of(request: SamplingFields, info: EngineInfo) -> int:
+    """The request's priority.
+
+    Raises:
+        InvalidRequest: it has one, and the engine's policies do not look at it.
+    """
+    if request.priority and not info.follows_priority:
+        raise InvalidRequest(
+            "priority has no effect here: leave it out, or serve with --scheduling-policy priority", param="priority"
+        )
+    return request.priority
 
 
 def _check_stream_fields(request: SamplingFields) -> None:

@@ -4,7 +4,15 @@ import math
 
 import pytest
 
-from argosy.engine.core.sampling_params import MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS, SamplingParams
+from argosy.engine.core.sampling_params import (
+    MAX_BAD_WORDS,
+    MAX_BAD_WORDS_CHARS,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_STOP_CHARS,
+    MAX_STOP_STRINGS,
+    SamplingParams,
+)
 from argosy.errors import InvalidRequest
 
 REFUSED = [
@@ -19,9 +27,9 @@ REFUSED = [
     ("seed", [2**64, -(2**63) - 1]),
     ("max_tokens", [-1]),
     ("min_tokens", [-1]),
-    ("logit_bias", [((-1, 0.0),), ((1, 100.5),), ((1, math.nan),)]),
-    ("stop", [("",), ("x",) * (MAX_STOP_STRINGS + 1)]),
-    ("bad_words", [("",), ("  ",)]),
+    ("logit_bias", [((-1, 0.0),), ((1, 100.5),), ((1, math.nan),), ((1, 60.0), (2, 0.0), (1, 60.0))]),
+    ("stop", [("",), ("x",) * (MAX_STOP_STRINGS + 1), ("x" * MAX_STOP_CHARS, "y")]),
+    ("bad_words", [("",), ("  ",), ("x",) * (MAX_BAD_WORDS + 1), ("x" * MAX_BAD_WORDS_CHARS, "y")]),
     ("logprobs", [-1, MAX_LOGPROBS + 1]),
     ("prompt_logprobs", [-1, MAX_LOGPROBS + 1]),
 ]
@@ -37,6 +45,8 @@ ACCEPTED = [
     ("seed", [None, 0, 2**64 - 1, -(2**63)]),
     ("max_tokens", [None, 0, 1]),
     ("logit_bias", [((0, -100.0), (1, 100.0))]),
+    ("stop", [(), ("x",) * MAX_STOP_STRINGS, ("x" * MAX_STOP_CHARS,)]),
+    ("bad_words", [(), ("x",) * MAX_BAD_WORDS, ("x" * MAX_BAD_WORDS_CHARS,)]),
     ("logprobs", [None, 0, MAX_LOGPROBS]),
     ("prompt_logprobs", [None, 0, MAX_LOGPROBS]),
 ]

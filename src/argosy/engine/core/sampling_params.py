@@ -13,6 +13,9 @@ from argosy.errors import InvalidRequest
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
+MAX_STOP_CHARS = 16_384
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORDS_CHARS = 16_384
 MAX_N = 128
 
 
@@ -28,13 +31,15 @@ class SamplingParams:
         top_k: 0 or -1 means all tokens.
         repetition_penalty: over prompt and output (CTRL, Keskar et al. 2019); > 1 discourages.
         presence_penalty, frequency_penalty: over output only (OpenAI's definition).
-        logit_bias: pairs (token id, bias in logits), bias within [-100, 100].
+        logit_bias: pairs (token id, bias in logits), each id once, bias within [-100, 100].
         seed: 64-bit; None lets the engine draw one. Results depend on (seed, sequence index, position) only.
         max_tokens: ceiling on generated tokens; None means the rest of the context.
         min_tokens: until as many are generated, every EOS and stop id is masked and stop strings are not looked for.
         ignore_eos: EOS ids of the model do not end the sequence; `stop_token_ids` still do.
-        stop: strings that end the text; not part of it unless `include_stop_str_in_output`.
-        bad_words: words that are never completed.
+        stop: up to `MAX_STOP_STRINGS` strings that end the text; not part of it unless `include_stop_str_in_output`.
+            All of them are searched for at once, by an automaton whose size is that of their text: `MAX_STOP_CHARS` in all.
+        bad_words: up to `MAX_BAD_WORDS` words, `MAX_BAD_WORDS_CHARS` in all, that are never completed; each is compared
+            with the output at every step.
         logprobs: None = none; k = the chosen token's and the k most likely ones' (natural log, of the raw logits).
         prompt_logprobs: the same for the prompt's tokens; the first entry is None.
         skip_special_tokens: special tokens give no text.
@@ -88,10 +93,14 @@ class SamplingParams:
                     f"logit_bias maps token ids to values within [-100, 100], got {token_id}: {bias}",
                     param="logit_bias",
                 )
+        if len({token_id for token_id, _ in self.logit_bias}) < len(self.logit_bias):
+            raise InvalidRequest("logit_bias has a token id more than once", param="logit_bias")
         if len(self.stop) > MAX_STOP_STRINGS or any(s == "" for s in self.stop):
             raise InvalidRequest(f"stop takes up to {MAX_STOP_STRINGS} non-empty strings", param="stop")
-        if any(w.strip() == "" for w in self.bad_words):
-            raise InvalidRequest("bad_words takes non-blank strings", param="bad_words")
+        _short_enough("stop", self.stop, MAX_STOP_CHARS)
+        if len(self.bad_words) > MAX_BAD_WORDS or any(w.strip() == "" for w in self.bad_words):
+            raise InvalidRequest(f"bad_words takes up to {MAX_BAD_WORDS} non-blank strings", param="bad_words")
+        _short_enough("bad_words", self.bad_words, MAX_BAD_WORDS_CHARS)
         for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if value is not None:
                 _within(name, value, 0, MAX_LOGPROBS)
@@ -106,3 +115,9 @@ def _within(name: str, value: float, low: float, high: float, *, low_open: bool 
     inside = (low < value if low_open else low <= value) and value <= high
     if math.isnan(value) or not inside:
         raise InvalidRequest(f"{name} must be within {'(' if low_open else '['}{low}, {high}], got {value}", param=name)
+
+
+def _short_enough(name: str, texts: tuple[str, ...], limit: int) -> None:
+    num_chars = sum(map(len, texts))
+    if num_chars > limit:
+        raise InvalidRequest(f"{name} takes up to {limit} characters in all, got {num_chars}", param=name)

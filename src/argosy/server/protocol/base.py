@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
+MAX_BAD_WORDS = 1024
 MAX_N = 128
 MAX_PENALTY = 2.0
 MAX_LOGIT_BIAS = 100.0
+
+Item = TypeVar("Item")
+ListOf = Annotated[list[Item], Field(fail_fast=True)]
+"""A list that is refused at its first bad item: a body has room for millions, and a report of each is slow to make."""
 
 
 class RequestModel(BaseModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from argosy.server.protocol.base import MAX_LOGPROBS, OneOf, Only, RequestModel, ResponseModel
+from argosy.server.protocol.base import MAX_LOGPROBS, ListOf, OneOf, Only, RequestModel, ResponseModel
 from argosy.server.protocol.logprobs import ChatLogprobs, PromptLogprobs
 from argosy.server.protocol.sampling import CallerId, SamplingFields, TokenCount
 from argosy.server.protocol.usage import Usage
@@ -24,7 +24,7 @@ class TextPart(RequestModel):
 
 
 Content = Annotated[
-    Any, OneOf("a string or a list of text parts", string=str, list=Annotated[list[TextPart], Field(min_length=1)])
+    Any, OneOf("a string or a list of text parts", string=str, list=Annotated[ListOf[TextPart], Field(min_length=1)])
 ]
 
 
@@ -51,7 +51,7 @@ class ChatMessage(RequestModel):
 class ChatCompletionRequest(SamplingFields):
     """Body of a chat completion."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[ListOf[ChatMessage], Field(min_length=1)]
     max_completion_tokens: TokenCount | None = Field(None, description="OpenAI's newer name of max_tokens.")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = Field(None, description="Needs logprobs: true.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from argosy.server.protocol.base import MAX_LOGPROBS, MAX_N, OneOf, Only, ResponseModel
+from argosy.server.protocol.base import MAX_LOGPROBS, MAX_N, ListOf, OneOf, Only, ResponseModel
 from argosy.server.protocol.logprobs import CompletionLogprobs, PromptLogprobs
 from argosy.server.protocol.sampling import SamplingFields, TokenId
 from argosy.server.protocol.usage import Usage
@@ -19,9 +19,9 @@ Prompt = Annotated[
     OneOf(
         "a string, a list of strings, a list of token ids, or a list of lists of token ids",
         string=str,
-        list_of_strings=Annotated[list[str], Field(min_length=1)],
-        list_of_ints=Annotated[list[TokenId], Field(min_length=1)],
-        list_of_lists=Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)],
+        list_of_strings=Annotated[ListOf[str], Field(min_length=1)],
+        list_of_ints=Annotated[ListOf[TokenId], Field(min_length=1)],
+        list_of_lists=Annotated[ListOf[Annotated[ListOf[TokenId], Field(min_length=1)]], Field(min_length=1)],
     ),
 ]
 

@@ -8,11 +8,13 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from argosy.server.protocol.base import (
+    MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
     MAX_N,
     MAX_PENALTY,
     MAX_STOP_STRINGS,
+    ListOf,
     OneOf,
     Only,
     RequestModel,
@@ -42,7 +44,7 @@ Stop = Annotated[
     OneOf(
         f"a string or a list of at most {MAX_STOP_STRINGS} strings",
         string=NonEmptyText,
-        list=Annotated[list[NonEmptyText], Field(max_length=MAX_STOP_STRINGS)],
+        list=Annotated[ListOf[NonEmptyText], Field(max_length=MAX_STOP_STRINGS)],
     ),
 ]
 LogitBias = Annotated[
@@ -80,9 +82,9 @@ class SamplingFields(RequestModel):
     min_tokens: TokenCount = 0
     ignore_eos: bool = False
     stop: Stop | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: ListOf[TokenId] | None = None
     include_stop_str_in_output: bool = False
-    bad_words: list[Annotated[str, AfterValidator(_not_blank)]] | None = None
+    bad_words: Annotated[ListOf[Annotated[str, AfterValidator(_not_blank)]], Field(max_length=MAX_BAD_WORDS)] | None = None
     skip_special_tokens: bool = True
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = Field(0, description="Lower runs first.")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from argosy.server.protocol.base import RequestModel, ResponseModel
+from argosy.server.protocol.base import ListOf, RequestModel, ResponseModel
 from argosy.server.protocol.chat import ChatMessage
 from argosy.server.protocol.sampling import TokenId
 
@@ -16,7 +16,7 @@ class TokenizeRequest(RequestModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    messages: Annotated[ListOf[ChatMessage], Field(min_length=1)] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
     add_generation_prompt: bool | None = None
@@ -37,7 +37,7 @@ class DetokenizeRequest(RequestModel):
     """Ids to turn into text, special tokens included."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: ListOf[TokenId]
 
 
 class DetokenizeResponse(ResponseModel):
