@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from argosy.cost.checks import at_least_one, fraction, not_negative, positive
+from argosy.cost.device import Device
+from argosy.cost.prices import PriceRange, Region, Term, all_regions, price_range, prices_of
+from argosy.cost.quantity import Grade
 from argosy.errors import ConfigError
 
 _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class DollarRange:
-    """A price or cost from `low` to `high`; one price is a range of no width."""
+class TokenPrice:
+    """Dollars per million tokens, from the low to the high end of what the devices cost; `grade` and `oldest` of prices."""
 
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` for a range that is none."""
-        not_negative(low=self.low, high=self.high)
-        if self.low > self.high:
-            raise ConfigError(f"a range goes from low to high, got {self.low} to {self.high}")
-
-    @classmethod
-    def exactly(cls, dollars: float) -> DollarRange:
-        """One price."""
-        return cls(dollars, dollars)
-
-    def times(self, factor: float) -> DollarRange:
-        """Both ends scaled by a factor that is not negative."""
-        not_negative(factor=factor)
-        return DollarRange(self.low * factor, self.high * factor)
+    low_usd: float
+    high_usd: float
+    grade: Grade
+    oldest: str
 
 
-def dollars_per_million_tokens(devices: int, dollars_per_device_hour: DollarRange, tokens_per_s: float) -> DollarRange:
+def dollars_per_million_tokens(devices: int, price: PriceRange, tokens_per_s: float) -> TokenPrice:
     """Devices x $/h / (3600 x tokens/s) x 10^6, of all tokens that `tokens_per_s` counts.
 
     Raises:
@@ -43,7 +33,8 @@ def dollars_per_million_tokens(devices: int, dollars_per_device_hour: DollarRang
     """
     at_least_one(devices=devices)
     positive(tokens_per_s=tokens_per_s)
-    return dollars_per_device_hour.times(devices / (_HOUR_S * tokens_per_s) * 1e6)
+    hours = devices / (_HOUR_S * tokens_per_s) * 1e6
+    return TokenPrice(price.low_usd_per_h * hours, price.high_usd_per_h * hours, price.grade, price.oldest)
 
 
 def spot_saving(spot_share: float, discount: float) -> float:
@@ -56,42 +47,24 @@ def spot_saving(spot_share: float, discount: float) -> float:
     return spot_share * discount
 
 
-@dataclass(frozen=True, slots=True)
-class RegionPrice:
-    """Prices of one accelerator in one region, $/h, and round trips to users there, ms.
-
-    Dated examples for comparing regions, not offers.
-    """
-
-    region: str
-    device: str
-    on_demand_usd_per_h: float
-    spot_usd_per_h: float
-    rtt_ms: tuple[float, float]
-
-
-# Typical of 2024 list prices; RTT to users in the United States.
-H100_REGIONS = (
-    RegionPrice("us-east", "H100", 4.00, 2.50, (10.0, 50.0)),
-    RegionPrice("us-west", "H100", 3.80, 2.30, (30.0, 70.0)),
-    RegionPrice("eu-west", "H100", 4.20, 2.80, (75.0, 100.0)),
-)
-
-
-def cheapest_region(regions: Sequence[RegionPrice], *, rtt_budget_ms: float, spot: bool = False) -> RegionPrice:
-    """The cheapest region whose longest round trip fits the budget; of equals the nearest.
+def cheapest_region(device: Device, *, rtt_budget_ms: float, term: Term = Term.ON_DEMAND) -> Region:
+    """The region with the lowest price of `device` whose longest round trip fits the budget; of equals the nearest.
 
     Raises:
-        ConfigError: none fits; says which comes closest.
+        ConfigError: no region fits, or none that does has a price on this term.
     """
     positive(rtt_budget_ms=rtt_budget_ms)
-    if not regions:
-        raise ConfigError("no region to choose from")
-    fitting = [region for region in regions if region.rtt_ms[1] <= rtt_budget_ms]
+    regions = sorted(all_regions(), key=lambda region: region.rtt_high.value)
+    fitting = [region for region in regions if region.rtt_high.value * 1e3 <= rtt_budget_ms]
     if not fitting:
-        nearest = min(regions, key=lambda region: region.rtt_ms[1])
-        raise ConfigError(f"no region answers within {rtt_budget_ms} ms; {nearest.region} needs {nearest.rtt_ms[1]} ms")
-    return min(fitting, key=lambda r: (r.spot_usd_per_h if spot else r.on_demand_usd_per_h, r.rtt_ms[1]))
+        nearest = regions[0]
+        raise ConfigError(
+            f"no region answers within {rtt_budget_ms:g} ms; {nearest.name} needs {nearest.rtt_high.value * 1e3:g}"
+        )
+    priced = [region for region in fitting if prices_of(device, term=term, region=region.name)]
+    if not priced:
+        raise ConfigError(f"no {term} price of {device.name} is known within {rtt_budget_ms:g} ms; state one")
+    return min(priced, key=lambda region: price_range(device, term=term, region=region.name).low_usd_per_h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +95,7 @@ def cascade_seconds(stages: Sequence[CascadeStage]) -> float:
     """
     if not stages:
         raise ConfigError("a cascade needs at least one stage")
-    for before, after in zip(stages, stages[1:], strict=False):
+    for before, after in itertools.pairwise(stages):
         if after.candidates > before.candidates:
             raise ConfigError(f"{after.name} scores {after.candidates} candidates of {before.candidates} from {before.name}")
     return sum(stage.seconds for stage in stages)
