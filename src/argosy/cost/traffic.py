@@ -19,6 +19,8 @@ from argosy.cost.training_sharding import first_and_last_stage, stage_device_par
 from argosy.cost.zero import ZeroStage
 from argosy.errors import ConfigError
 
+_LOSS_ROW_BYTES = 3 * 4.0
+
 
 def data_parallel_bytes(
     parameter_bytes: float,
@@ -147,17 +149,18 @@ class StageTraffic:
         return self.data_bytes + self.tensor_bytes + self.context_bytes + self.expert_bytes + self.pipeline_bytes
 
 
-def pipeline_sends(plan: TrainingPlan, stage: int) -> int:
-    """Crossings that leave `stage` per micro-batch: outputs to another stage, and gradients back to one."""
+def pipeline_sends(plan: TrainingPlan, stage: int) -> tuple[int, int]:
+    """Sends of `stage` per micro-batch: (activations to the next model part, gradients to the one before) elsewhere."""
     placement = part_placement(plan.schedule, stages=plan.parallel.pipeline, chunks=plan.parallel.interleave)
     crossings = [(a, b) for a, b in itertools.pairwise(placement) if a != b]
-    return sum((a == stage) + (b == stage) for a, b in crossings)
+    return sum(a == stage for a, _ in crossings), sum(b == stage for _, b in crossings)
 
 
 def step_traffic(spec: ModelSpec, plan: TrainingPlan) -> tuple[StageTraffic, ...]:
     """Bytes per device, stage and step of every axis, in the layers and between ranks.
 
-    The vocabulary's embedding and head add one all-reduce each of hidden rows under tensor parallelism; a tied embedding
+    The vocabulary's embedding and head add one all-reduce each of hidden rows under tensor parallelism, the loss three of
+    one number a row (maximum, sum and target of the softmax); a tied embedding
     on two stages adds the all-reduce of its gradient to the data axis.
 
     Raises:
@@ -168,15 +171,15 @@ def step_traffic(spec: ModelSpec, plan: TrainingPlan) -> tuple[StageTraffic, ...
     result = []
     for stage, parts in enumerate(stage_parts(spec, plan)):
         tensor, context, expert = _layer_traffic(spec, plan, parts)
-        ends = (stage == first) + (stage == last)
-        tensor += ends * 2 * (plan.parallel.tensor - 1) / plan.parallel.tensor * _rows(plan) * _row_bytes(spec, plan)
+        ends = ((stage == first) + (stage == last)) * _row_bytes(spec, plan) + (stage == last) * _LOSS_ROW_BYTES
+        tensor += 2 * (plan.parallel.tensor - 1) / plan.parallel.tensor * _rows(plan) * ends
         data = _data_bytes(plan, parameters[stage].dense, plan.state_ranks, plan.state_shards)
         data += _data_bytes(plan, parameters[stage].experts, plan.expert_state_ranks, plan.expert_state_shards)
         if spec.tied_embeddings and first != last and stage in (first, last):
             data += -(-spec.vocab_size // plan.parallel.tensor) * spec.hidden_size * plan.state.gradient
         boundary = _rows(plan) * _row_bytes(spec, plan)
         boundary /= plan.parallel.tensor if plan.parallel.sequence_parallel else 1
-        sent = pipeline_bytes(boundary, pipeline_sends(plan, stage), plan.micro_batches)
+        sent = pipeline_bytes(boundary, sum(pipeline_sends(plan, stage)), plan.micro_batches)
         times = plan.micro_batches
         result.append(StageTraffic(stage, data, times * tensor, times * context, times * expert, sent))
     return tuple(result)

@@ -21,7 +21,7 @@ from argosy.cost.zero import ModelState, ZeroStage, model_state
 
 
 @dataclass(frozen=True, slots=True)
-class StageMemory:
+class TrainingStageMemory:
     """Bytes on each device of one pipeline stage.
 
     Attributes:
@@ -49,7 +49,7 @@ class StageMemory:
         return state + self.activation_bytes + self.workspace_bytes + self.buffer_bytes + self.reserved_bytes
 
 
-def training_memory(spec: ModelSpec, plan: TrainingPlan) -> tuple[StageMemory, ...]:
+def training_memory(spec: ModelSpec, plan: TrainingPlan) -> tuple[TrainingStageMemory, ...]:
     """Bytes per device of every stage.
 
     Model state after Rajbhandari et al. 2020, activations after Korthikanti et al. 2022 with the tensors of this model's
@@ -78,7 +78,7 @@ def training_memory(spec: ModelSpec, plan: TrainingPlan) -> tuple[StageMemory, .
         host += state.optimizer_bytes if offload.optimizer else 0.0
         host += activations if offload.checkpoints else 0.0
         result.append(
-            StageMemory(
+            TrainingStageMemory(
                 stage=stage,
                 parameter_bytes=0.0 if offload.parameters else state.parameter_bytes,
                 gradient_bytes=0.0 if offload.gradients else state.gradient_bytes,
