@@ -105,8 +105,6 @@ def check_plausible(device: Device) -> None:
             raise ConfigError(f"{device.name}: link {link.name} is faster than its memory")
     if device.power is not None:
         _within(device.name, "power in W", device.power.value, POWER_W)
-    if device.devices_per_node < 1:
-        raise ConfigError(f"{device.name}: devices_per_node must be at least 1")
 
 
 def _near(value: float, wanted: float, tolerance: float = TOLERANCE) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from argosy.cost.catalogue_checks import RateCheck, check_peaks, check_plausible
 from argosy.cost.catalogue_names import Directory
-from argosy.cost.catalogue_sources import Sources, check_keys
+from argosy.cost.catalogue_sources import Sources, check_keys, count_field, names_of
 from argosy.cost.device import Device, Link, Node, Precision, Tier
 from argosy.cost.quantity import Dimension, Quantity
 from argosy.errors import ConfigError
@@ -40,10 +40,12 @@ def load_links(text: str) -> tuple[Directory[Link], Directory[Tier]]:
     links, tiers = [], []
     for entry in tables["link"]:
         bandwidth, latency, _ = _link_numbers(sources, entry, "link")
-        links.append((entry["name"], tuple(entry["aliases"]), Link(entry["name"], bandwidth, latency)))
+        name, aliases = names_of(entry, "link")
+        links.append((name, aliases, Link(name, bandwidth, latency)))
     for entry in tables["tier"]:
         bandwidth, latency, capacity = _link_numbers(sources, entry, "tier")
-        tiers.append((entry["name"], tuple(entry["aliases"]), Tier(entry["name"], bandwidth, latency, capacity)))
+        name, aliases = names_of(entry, "tier")
+        tiers.append((name, aliases, Tier(name, bandwidth, latency, capacity)))
     return Directory("link", links), Directory("tier", tiers)
 
 
@@ -89,9 +91,10 @@ def _device(sources: Sources, entry: Mapping[str, Any], links: Directory[Link]) 
     def link(key: str) -> Link | None:
         return links.find(entry[key]) if key in entry else None
 
+    name, aliases = names_of(entry, where)
     device = Device(
-        name=entry["name"],
-        aliases=tuple(entry["aliases"]),
+        name=name,
+        aliases=aliases,
         kind=entry["kind"],
         peak=_peaks(sources, entry["peak"], Dimension.FLOP_PER_S, source, f"{where} peak"),
         memory=sources.quantity(entry["memory"], Dimension.BYTES, source, f"{where} memory"),
@@ -102,7 +105,7 @@ def _device(sources: Sources, entry: Mapping[str, Any], links: Directory[Link]) 
         scale_out=link("scale_out"),
         host=link("host"),
         power=sources.quantity(entry["power"], Dimension.WATTS, source, f"{where} power") if "power" in entry else None,
-        devices_per_node=entry["devices_per_node"],
+        devices_per_node=count_field(entry, "devices_per_node", where),
         notes=entry.get("notes", ""),
     )
     check_peaks(
@@ -128,7 +131,10 @@ def _rate_check(sources: Sources, table: Mapping[str, Any] | None, where: str) -
         return None
     check_keys(table, where, required=("precision", "cores", "per_clock", "clock_mhz", "source"))
     sources.get(table["source"], where)
-    return RateCheck(Precision(table["precision"]), table["cores"], table["per_clock"], table["clock_mhz"] * 1e6)
+    if table["precision"] not in set(Precision):
+        raise ConfigError(f"{where}: {table['precision']!r} is not a precision; known are {', '.join(Precision)}")
+    cores, per_clock, clock_mhz = (count_field(table, key, where) for key in ("cores", "per_clock", "clock_mhz"))
+    return RateCheck(Precision(table["precision"]), cores, per_clock, clock_mhz * 1e6)
 
 
 def _node(sources: Sources, entry: Mapping[str, Any], devices: Directory[Device]) -> Node:
@@ -139,12 +145,13 @@ def _node(sources: Sources, entry: Mapping[str, Any], devices: Directory[Device]
     def number(key: str, dimension: Dimension) -> Quantity | None:
         return sources.quantity(entry[key], dimension, entry["source"], f"{where} {key}") if key in entry else None
 
+    name, aliases = names_of(entry, where)
     return Node(
-        name=entry["name"],
-        aliases=tuple(entry["aliases"]),
+        name=name,
+        aliases=aliases,
         device=devices.find(entry["device"]),
-        devices=entry["devices"],
-        rails=entry["rails"],
+        devices=count_field(entry, "devices", where),
+        rails=count_field(entry, "rails", where),
         host_memory=number("host_memory", Dimension.BYTES),
         local_storage=number("local_storage", Dimension.BYTES),
         power=number("power", Dimension.WATTS),

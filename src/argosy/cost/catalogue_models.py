@@ -8,7 +8,7 @@ from typing import Any
 
 from argosy.cost.catalogue_devices import parse_catalogue
 from argosy.cost.catalogue_names import Directory
-from argosy.cost.catalogue_sources import check_keys
+from argosy.cost.catalogue_sources import check_keys, names_of
 from argosy.cost.model_spec import ModelSpec
 from argosy.cost.quantity import Grade
 from argosy.cost.spec_from_hf import spec_from_hf
@@ -59,7 +59,7 @@ def load_models(text: str) -> Directory[CatalogueModel]:
         check_keys(published, f"{where} published", optional=tuple(PublishedTotals.__dataclass_fields__))
         source, grade, as_of = sources.get(entry["source"], where)
         spec = spec_from_hf(entry["config"], entry["name"])
-        return CatalogueModel(spec, tuple(entry["aliases"]), PublishedTotals(**published), source, grade, as_of)
+        return CatalogueModel(spec, names_of(entry, where)[1], PublishedTotals(**published), source, grade, as_of)
 
     entries = map(entry_of, tables["model"])
     return Directory("model", ((entry.spec.name, entry.aliases, entry) for entry in entries))

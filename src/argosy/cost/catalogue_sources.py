@@ -54,6 +54,30 @@ class Sources:
         return quantity
 
 
+def count_field(table: Mapping[str, Any], key: str, where: str) -> int:
+    """A whole number of at least 1.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    value = table[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{where}: {key} must be a whole number of at least 1, got {value!r}")
+    return value
+
+
+def names_of(table: Mapping[str, Any], where: str) -> tuple[str, tuple[str, ...]]:
+    """The name and the aliases of an entry.
+
+    Raises:
+        ConfigError: not texts.
+    """
+    name, aliases = table["name"], table["aliases"]
+    if not isinstance(aliases, list) or not all(isinstance(text, str) and text for text in (name, *aliases)):
+        raise ConfigError(f"{where}: name must be a text and aliases a list of texts")
+    return name, tuple(aliases)
+
+
 def check_keys(table: Any, where: str, *, required: tuple[str, ...] = (), optional: tuple[str, ...] = ()) -> None:
     """Refuse what is not a table, lacks a key, or has one that nothing reads.
 

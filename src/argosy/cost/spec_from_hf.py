@@ -258,7 +258,7 @@ def _gpt_oss(fields: ConfigFields, title: str) -> ModelSpec:
 def _llama4(fields: ConfigFields, title: str) -> ModelSpec:
     """Chunked attention where positions are rotated, full attention in every fourth layer; experts every so many layers."""
     count = fields.integer("num_hidden_layers")
-    rotated = fields.sequence("no_rope_layers") or [int((index + 1) % 4 != 0) for index in range(count)]
+    rotated = fields.sequence("no_rope_layers", count) or [int((index + 1) % 4 != 0) for index in range(count)]
     kinds = _layer_types(fields, lambda index: CHUNKED if rotated[index] else FULL)
     attention = _windowed(fields, kinds, {"kv_heads": 8, **_biases(fields)}, "attention_chunk_size", 8192)
     size, step = fields.integer("intermediate_size"), fields.integer("interleave_moe_layer_step", 1)
