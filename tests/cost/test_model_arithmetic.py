@@ -79,7 +79,7 @@ def test_an_indexer_keeps_a_key_of_its_own() -> None:
 
 
 def test_windows_cap_what_is_kept() -> None:
-    """gpt-oss-120b at 131072 tokens: half its layers keep 128 of them, so the whole keeps half of what full attention would."""
+    """gpt-oss-120b at 131072 tokens: half its layers keep 128 of them, about half of what full attention keeps."""
     spec = find_model("gpt-oss-120b")
     assert kv_bytes(spec, 131072, BF16) == (36 * 131072 + 36 * 128) * KIB
     assert kv_bytes_per_token(spec, BF16) * 131072 / kv_bytes(spec, 131072, BF16) == pytest.approx(1.998, abs=1e-3)

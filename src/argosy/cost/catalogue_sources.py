@@ -11,7 +11,7 @@ from argosy.errors import ConfigError
 
 
 class Sources:
-    """The `[sources]` of one catalogue file. Each has a text, a grade and the date it was read."""
+    """The `[sources]` of one catalogue file. Each has a text, a grade and the date its entries were compiled."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self._sources: dict[str, tuple[str, Grade, str]] = {}

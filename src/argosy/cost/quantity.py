@@ -51,7 +51,7 @@ class Quantity:
 
     Attributes:
         source: a publication, data sheet, program or measurement a reader can find.
-        as_of: ISO date the source was read or the measurement made, or "" where the source carries none.
+        as_of: ISO date the entry was compiled from its source or the measurement made, or "" where none is known.
     """
 
     value: float
