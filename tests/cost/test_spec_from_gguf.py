@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from argosy.cost.catalogue import find_model
 from argosy.cost.model_spec import Gqa, ModelSpec, MoeFfn, QkNorm
 from argosy.cost.spec_from_gguf import spec_from_gguf
 from argosy.cost.spec_from_hf import spec_from_hf
@@ -169,3 +170,14 @@ def test_missing_keys_and_tensors_are_named() -> None:
         spec_from_gguf(metadata, tensors(tied=False))
     with pytest.raises(ConfigError, match=r"no tensor 'token_embd\.weight'"):
         spec_from_gguf(header("llama"), {})
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
+def test_published_files_have_the_shape_of_the_catalogue(name: str) -> None:
+    from argosy.models.gguf_file import GgufFile
+    from argosy.models.resolve import resolve
+
+    file = GgufFile(resolve(name).path)
+    spec = spec_from_gguf(file.metadata, {tensor: entry.shape for tensor, entry in file.tensors.items()})
+    assert unnamed(spec) == unnamed(find_model(name))
