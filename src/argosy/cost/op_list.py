@@ -15,7 +15,7 @@ from argosy.cost.model_spec import Layer, ModelSpec
 from argosy.cost.op import CollectiveKind, Op, OpKind, StepComposition
 from argosy.cost.op_template import GroupOp, Place, RowOp, Rows, Template, mla_form, step_features
 from argosy.cost.parallel import ParallelPlan, Precisions
-from argosy.errors import ConfigError, UnsupportedModel
+from argosy.errors import ConfigError
 
 _NORM_NAMES = ("attention norm", "ffn norm", "post-attention norm", "post-ffn norm")
 # Logits are sampled from in fp32.
@@ -85,11 +85,7 @@ def step_of_data_rank(step: StepComposition, data: int) -> StepComposition:
 
 
 def forward_templates(deployment: Deployment) -> tuple[Template, ...]:
-    """Templates of the forward pass of one device of each stage, in order.
-
-    Raises:
-        UnsupportedModel: a layer has more norms than are known by place.
-    """
+    """Templates of the forward pass of one device of each stage, in order."""
     templates: list[Template] = []
     last = deployment.plan.pipeline - 1
     for stage in range(deployment.plan.pipeline):
@@ -103,11 +99,11 @@ def forward_templates(deployment: Deployment) -> tuple[Template, ...]:
 
 
 def _layer(deployment: Deployment, layer: Layer, place: Place) -> list[Template]:
-    if layer.norms > len(_NORM_NAMES):
-        raise UnsupportedModel(f"{deployment.spec.name}: a layer with {layer.norms} norms is not known; up to 4 are")
-    norms = [deployment.norm(name, place) for name in _NORM_NAMES[: layer.norms]]
+    """One decoder layer; norms beyond the four whose places are common run after the feed-forward block."""
+    names = (*_NORM_NAMES, *(f"norm {index}" for index in range(len(_NORM_NAMES) + 1, layer.norms + 1)))
+    norms = [deployment.norm(name, place) for name in names[: layer.norms]]
     attention, ffn = attention_ops(deployment, layer.attention, place), ffn_ops(deployment, layer.ffn, place)
-    return [*norms[:1], *attention, *norms[2:3], *norms[1:2], *ffn, *norms[3:4]]
+    return [*norms[:1], *attention, *norms[2:3], *norms[1:2], *ffn, *norms[3:]]
 
 
 def _embedding(deployment: Deployment) -> list[Template]:

@@ -10,6 +10,7 @@ from argosy.cost.deployment import Deployment
 from argosy.cost.device import Device
 from argosy.cost.model_arithmetic import layer_kv_bytes, layer_runs
 from argosy.cost.model_spec import Gqa, LinearAttention
+from argosy.cost.op import OpKind
 from argosy.cost.op_list import forward_templates, held_weight_bytes
 from argosy.cost.op_template import RowOp, Rows, Template
 from argosy.cost.quantity import GIB, Dimension, Grade, Quantity
@@ -244,7 +245,7 @@ def _peak_activation_bytes(
 ) -> float:
     """Residual stream and the op with the largest inputs and outputs, of a step of so many tokens.
 
-    Latent attention expands the context in pieces of at most a step's tokens.
+    Norms work in place; latent attention expands the context in pieces of at most a step's tokens.
     """
     not_negative(tokens=tokens, sequences=sequences)
     rows = dict.fromkeys(Rows, float(tokens)) | {
@@ -254,7 +255,7 @@ def _peak_activation_bytes(
     largest = max(
         template.share * rows[template.counted_in] * template.activation_bytes
         for template in templates
-        if isinstance(template, RowOp) and template.place.stage == stage
+        if isinstance(template, RowOp) and template.place.stage == stage and template.kind is not OpKind.NORM
     )
     residual = tokens * deployment.residual_share * deployment.spec.hidden_size * deployment.activation_bytes
     return largest + residual
