@@ -175,6 +175,13 @@ def test_parts_of_a_block() -> None:
     assert attention_parameters(replace(plain, keys_are_values=True), hidden) == base - hidden * 32
 
 
+def test_parts_of_linear_attention() -> None:
+    """Projections to queries, keys, values, gate, decay and step; convolution; two scalars per head; output norm."""
+    hidden, keys, values = 64, 2 * 16, 4 * 8
+    projections = hidden * (2 * keys + values + values + 4 + 4) + values * hidden
+    assert attention_parameters(LinearAttention(4, 2, 16, 8, 4), hidden) == projections + (2 * keys + values) * 4 + 8 + 8
+
+
 def test_parts_of_a_layer_with_experts() -> None:
     moe = MoeFfn(experts=8, top_k=2, size=32, shared_size=48, router_bias=True, shared_gate=True)
     parts = layer_parameters(Layer(Gqa(4, 2, 16), moe), 64)

@@ -70,6 +70,12 @@ def test_biases_and_norms_of_the_families() -> None:
     assert (biased.qkv_bias, biased.output_bias) == (True, True)
 
 
+def test_gpt_oss_has_sinks_and_biases_everywhere() -> None:
+    layer = next(spec_from_hf({**LLAMA, "model_type": "gpt_oss", "num_local_experts": 4}).each_layer())
+    assert layer.attention == Gqa(32, 8, 64, window=128, qkv_bias=True, output_bias=True, sinks=True)
+    assert layer.ffn == MoeFfn(4, 4, 14336, bias=True, router_bias=True)
+
+
 def windows(config: dict[str, Any]) -> list[int | None]:
     return [layer.attention.window for layer in spec_from_hf(config).each_layer() if isinstance(layer.attention, Gqa)]
 
