@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from argosy.cost.efficiency import Constants
 from argosy.cost.op import StepComposition
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.serving_memory import serving_memory
-from argosy.cost.serving_time import ClosedLoop, closed_loop, prefill_time
+from argosy.cost.serving_time import ClosedLoop, closed_loop, closed_loops, prefill_time
 from argosy.cost.step_time_model import StepTimeModel
 from argosy.errors import ConfigError
 
@@ -130,6 +132,23 @@ class TestClosedLoop:
         assert base.requests_per_s > 0
         bound = float(TP4.decode(1, tokens).latency_s[0])
         assert base.tpot_s >= bound * (1 - 1e-9)
+
+    def test_many_loads_at_once_are_each_as_alone(self):
+        loads = [ClosedLoop(1000, 300, 1), ClosedLoop(8000, 20, 64), ClosedLoop(100, 1, 5), ClosedLoop(4000, 500, 900, 1000)]
+        budgets = [8192, 2048, 512, 4096]
+        together = closed_loops(TP4, loads, step_tokens=budgets, memory=TP4_MEMORY)
+        for load, budget, estimate in zip(loads, budgets, together, strict=True):
+            alone = closed_loop(TP4, load, step_tokens=budget, memory=TP4_MEMORY)
+            assert estimate.ttft_s == pytest.approx(alone.ttft_s, rel=1e-12)
+            assert estimate.tpot_s == (None if alone.tpot_s is None else pytest.approx(alone.tpot_s, rel=1e-12))
+            assert (estimate.running, estimate.waiting) == (alone.running, alone.waiting)
+
+    def test_among_many_loads_one_that_never_fits_is_marked(self):
+        fits, never = closed_loops(
+            TP4, [ClosedLoop(100, 10, 4), ClosedLoop(2_000_000, 10, 4)], step_tokens=8192, memory=TP4_MEMORY
+        )
+        assert fits.requests_per_s > 0
+        assert (never.admissible, never.running, never.requests_per_s, never.ttft_s) == (0, 0, 0.0, math.inf)
 
     def test_a_request_that_can_never_fit_is_refused(self):
         tight = serving_memory(Deployment(LLAMA, ParallelPlan(tensor=2)), H100)

@@ -93,7 +93,7 @@ def disaggregated(
 def _most_decoding(load: ClosedLoop, workers: int, memory: ServingMemory | None) -> float:
     if memory is None:
         return float(load.concurrency)
-    tokens = load.input_tokens + load.output_tokens
+    tokens = load.tokens
     admissible = memory.admissible_concurrency(tokens)
     if admissible == 0:
         memory.require(1, tokens)

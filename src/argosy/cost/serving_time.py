@@ -16,6 +16,7 @@ what the KV cache admits wait for a whole cycle's share (Little's law): the KV c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,11 @@ class ClosedLoop:
             raise ConfigError(f"cached_tokens must be 0 to {self.input_tokens - 1}, got {self.cached_tokens}")
 
     @property
+    def tokens(self) -> int:
+        """Tokens of a request at its end."""
+        return self.input_tokens + self.output_tokens
+
+    @property
     def prompt_tokens(self) -> int:
         """Prompt tokens to compute."""
         return self.input_tokens - self.cached_tokens
@@ -72,8 +78,8 @@ class ServingEstimate:
     admission_wait_s: float
     requests_per_s: float
     output_tokens_per_s: float
-    running: float
-    waiting: float
+    running: int
+    waiting: int
     admissible: int | None
     mixed_share: float
     step_tokens: float
@@ -113,18 +119,6 @@ def step_cadence_s(times: StepTimes, micro_batches: Array) -> Array:
     return np.maximum(times.latency_s, micro_batches * times.interval_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cycle:
-    """Mean composition of a micro-batch's steps; see the module."""
-
-    steps: float
-    prompt_steps: int
-    decoding: float
-    mixed_share: float
-    prompt_tokens: float
-    starts_per_mixed_step: float
-
-
 def closed_loop(
     model: StepTimeModel, load: ClosedLoop, *, step_tokens: int, memory: ServingMemory | None = None
 ) -> ServingEstimate:
@@ -136,75 +130,153 @@ def closed_loop(
     Raises:
         ConfigError: not even one request fits in memory, or a step budget below 1.
     """
-    at_least_one(step_tokens=step_tokens)
-    tokens = load.input_tokens + load.output_tokens
-    admissible = None if memory is None else memory.admissible_concurrency(tokens)
-    if admissible == 0 and memory is not None:
-        memory.require(1, tokens)
-    running = load.concurrency if admissible is None else min(load.concurrency, admissible)
-    plan = model.deployment.plan
-    rank_running = max(1.0, running / plan.data)
-    micro_batches = min(float(plan.pipeline), rank_running)
-    cycle = _cycle(load, rank_running / micro_batches, step_tokens)
-    cadence, times, shares = _mean_step(model, load, cycle, micro_batches)
-    decode_steps = load.output_tokens - 1
-    mixed_s = float(cadence[1])
-    mean_s = float(cadence @ shares)
-    budget_wait_s = (cycle.steps - decode_steps - cycle.prompt_steps) * mean_s
-    residual_s = mean_s / 2 if rank_running > 1 else 0.0
-    own_prompt_s = (cycle.prompt_steps - 1) * mixed_s + max(mixed_s, float(times.latency_s[1]))
-    served_s = residual_s + budget_wait_s + own_prompt_s + decode_steps * mean_s
-    requests_per_s = running / served_s
+    if memory is not None:
+        memory.require(1, load.tokens)
+    (estimate,) = closed_loops(model, (load,), step_tokens=step_tokens, memory=memory)
+    return estimate
+
+
+def closed_loops(
+    model: StepTimeModel,
+    loads: Sequence[ClosedLoop],
+    *,
+    step_tokens: int | Sequence[int],
+    memory: ServingMemory | None = None,
+) -> list[ServingEstimate]:
+    """`closed_loop` of many loads at once, at little more than the cost of one.
+
+    Loads of which not one request fits in memory are reported with `admissible` 0, no
+    request rate and an infinite wait.
+
+    Raises:
+        ConfigError: a step budget below 1.
+    """
+    budgets = [step_tokens] * len(loads) if isinstance(step_tokens, int) else list(step_tokens)
+    for budget in budgets:
+        at_least_one(step_tokens=budget)
+    admissible = [None if memory is None else memory.admissible_concurrency(load.tokens) for load in loads]
+    running = [
+        load.concurrency if most is None else min(load.concurrency, most)
+        for load, most in zip(loads, admissible, strict=True)
+    ]
+    served = _served(model, loads, np.array(running, np.float64), np.array(budgets, np.float64))
+    return [_estimate(load, served, index, running[index], admissible[index]) for index, load in enumerate(loads)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """[loads] each: mean composition of a micro-batch's steps; see the module."""
+
+    steps: Array
+    prompt_steps: Array
+    decoding: Array
+    mixed_share: Array
+    prompt_tokens: Array
+    starts_per_mixed_step: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """[loads] each: seconds of a request that has been admitted, and the mean step."""
+
+    first_token_s: Array
+    step_s: Array
+    cycle: _Cycle
+    by_binding: dict[Binding, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _Requests:
+    """[loads] each: the requests of the loads."""
+
+    context: Array
+    cached: Array
+    prompt: Array
+    decode_steps: Array
+
+    @classmethod
+    def of(cls, loads: Sequence[ClosedLoop]) -> _Requests:
+        columns = [
+            (load.input_tokens + load.output_tokens / 2, load.cached_tokens, load.prompt_tokens, load.output_tokens - 1)
+            for load in loads
+        ]
+        return cls(*np.array(columns, np.float64).reshape(-1, 4).T)
+
+
+def _served(model: StepTimeModel, loads: Sequence[ClosedLoop], running: Array, budgets: Array) -> _Served:
+    plan, requests = model.deployment.plan, _Requests.of(loads)
+    rank_running = np.maximum(1.0, running / plan.data)
+    micro_batches = np.minimum(float(plan.pipeline), rank_running)
+    cycle = _cycle(requests, rank_running / micro_batches, budgets)
+    times = _two_kinds_of_step(model, requests, cycle)
+    loads_axis = (2, len(loads))
+    latency = times.latency_s.reshape(loads_axis)
+    cadence = step_cadence_s(times, np.tile(micro_batches, 2)).reshape(loads_axis)
+    shares = np.stack([1.0 - cycle.mixed_share, cycle.mixed_share])
+    step_s = np.asarray((cadence * shares).sum(axis=0))
+    budget_wait_s = (cycle.steps - requests.decode_steps - cycle.prompt_steps) * step_s
+    residual_s = np.where(rank_running > 1, step_s / 2, 0.0)
+    own_prompt_s = cycle.prompt_steps * cadence[1] - cadence[1] + np.maximum(cadence[1], latency[1])
+    total = (latency * shares).sum(axis=0)
+    by_binding = {
+        binding: np.asarray((part.reshape(loads_axis) * shares).sum(axis=0) / total)
+        for binding, part in times.by_binding.items()
+    }
+    return _Served(np.asarray(residual_s + budget_wait_s + own_prompt_s), step_s, cycle, by_binding)
+
+
+def _cycle(requests: _Requests, sequences: Array, step_tokens: Array) -> _Cycle:
+    """Steps of a request's cycle and the mean mix, for a micro-batch of `sequences`.
+
+    Decoding sequences and the budget they leave depend on each other; three rounds settle them to a token.
+    """
+    prompt, decode_steps = requests.prompt, requests.decode_steps
+    decoding = np.zeros_like(sequences)
+    for _ in range(3):
+        budget = np.maximum(1.0, step_tokens - decoding)
+        prompt_steps = np.ceil(prompt / budget)
+        steps = np.maximum(decode_steps + prompt_steps, sequences * prompt / budget)
+        decoding = sequences * decode_steps / steps
+    starts = sequences / steps
+    mixed = np.minimum(1.0, np.maximum(-np.expm1(-starts * prompt_steps), starts * prompt / budget))
+    mixed = np.where(decode_steps == 0, 1.0, mixed)
+    return _Cycle(steps, prompt_steps, decoding, mixed, starts * prompt / mixed, starts / mixed)
+
+
+def _two_kinds_of_step(model: StepTimeModel, requests: _Requests, cycle: _Cycle) -> StepTimes:
+    """Times of [2 x loads] steps: those without prompt tokens, then those with."""
+    chunk = np.minimum(cycle.prompt_tokens, requests.prompt / cycle.prompt_steps)
+    # Chunks of a prompt start at 0, c, 2c ...: on average half of what is left before the last one.
+    past = requests.cached + (requests.prompt - requests.prompt / cycle.prompt_steps) / 2
+    alone = np.where(cycle.decoding > 0, cycle.decoding, 1.0)
+    none, one = np.zeros_like(alone), np.ones_like(alone)
+    pair = np.concatenate
+    return model.times(
+        np.stack([pair([alone, cycle.decoding]), pair([none, cycle.prompt_tokens / chunk])]),
+        np.stack([pair([one, one]), pair([none, chunk])]),
+        np.stack([pair([requests.context, requests.context]), pair([none, past])]),
+        pair([alone, cycle.decoding + cycle.starts_per_mixed_step]),
+    )
+
+
+def _estimate(load: ClosedLoop, served: _Served, index: int, running: int, admissible: int | None) -> ServingEstimate:
+    cycle, decode_steps = served.cycle, load.output_tokens - 1
+    step_s, first_token_s = float(served.step_s[index]), float(served.first_token_s[index])
+    requests_per_s = running / (first_token_s + decode_steps * step_s)
     waiting = load.concurrency - running
-    admission_wait_s = waiting / requests_per_s
-    ttft_s = admission_wait_s + residual_s + budget_wait_s + own_prompt_s
-    total = float(times.latency_s @ shares)
+    admission_wait_s = waiting / requests_per_s if running else math.inf
+    ttft_s = admission_wait_s + first_token_s
     return ServingEstimate(
         ttft_s=ttft_s,
-        tpot_s=mean_s if decode_steps else None,
-        request_s=admission_wait_s + served_s,
+        tpot_s=step_s if decode_steps else None,
+        request_s=ttft_s + decode_steps * step_s,
         admission_wait_s=admission_wait_s,
         requests_per_s=requests_per_s,
         output_tokens_per_s=requests_per_s * load.output_tokens,
         running=running,
         waiting=waiting,
         admissible=admissible,
-        mixed_share=cycle.mixed_share,
-        step_tokens=cycle.decoding + cycle.mixed_share * cycle.prompt_tokens,
-        by_binding={binding: float(part @ shares) / total for binding, part in times.by_binding.items()},
+        mixed_share=float(cycle.mixed_share[index]),
+        step_tokens=float(cycle.decoding[index] + cycle.mixed_share[index] * cycle.prompt_tokens[index]),
+        by_binding={binding: float(share[index]) for binding, share in served.by_binding.items()},
     )
-
-
-def _cycle(load: ClosedLoop, sequences: float, step_tokens: int) -> _Cycle:
-    """Steps of a request's cycle and the mean mix, for a micro-batch of `sequences`.
-
-    Decoding sequences and the budget they leave depend on each other; three rounds settle them to a token.
-    """
-    decode_steps, prompt = load.output_tokens - 1, load.prompt_tokens
-    decoding, steps, prompt_steps, budget = 0.0, 0.0, 1, float(step_tokens)
-    for _ in range(3):
-        budget = max(1.0, step_tokens - decoding)
-        prompt_steps = math.ceil(prompt / budget)
-        steps = max(decode_steps + prompt_steps, sequences * prompt / budget)
-        decoding = sequences * decode_steps / steps
-    starts = sequences / steps
-    mixed = 1.0 if decode_steps == 0 else min(1.0, max(-math.expm1(-starts * prompt_steps), starts * prompt / budget))
-    return _Cycle(steps, prompt_steps, decoding, mixed, starts * prompt / mixed, starts / mixed)
-
-
-def _mean_step(
-    model: StepTimeModel, load: ClosedLoop, cycle: _Cycle, micro_batches: float
-) -> tuple[Array, StepTimes, Array]:
-    """(cadence, times, shares) of the two kinds of step: without and with prompt tokens."""
-    context = load.input_tokens + load.output_tokens / 2
-    chunk = min(cycle.prompt_tokens, load.prompt_tokens / cycle.prompt_steps)
-    # Chunks of a prompt start at 0, c, 2c ...: on average half of what is left before the last one.
-    past = load.cached_tokens + (load.prompt_tokens - load.prompt_tokens / cycle.prompt_steps) / 2
-    prompts = cycle.prompt_tokens / chunk
-    alone = cycle.decoding if cycle.decoding > 0 else 1.0
-    count = np.array([[alone, cycle.decoding], [0.0, prompts]])
-    new = np.array([[1.0, 1.0], [0.0, chunk]])
-    before = np.array([[context, context], [0.0, past]])
-    logits = np.array([alone, cycle.decoding + cycle.starts_per_mixed_step])
-    times = model.times(count, new, before, logits)
-    return step_cadence_s(times, np.full(2, micro_batches)), times, np.array([1.0 - cycle.mixed_share, cycle.mixed_share])
