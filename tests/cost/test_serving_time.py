@@ -13,6 +13,7 @@ from argosy.cost.op import StepComposition
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.serving_memory import serving_memory
 from argosy.cost.serving_time import ClosedLoop, closed_loop, closed_loops, prefill_time
+from argosy.cost.speculation import Speculation, speculative_round
 from argosy.cost.step_time_model import StepTimeModel
 from argosy.errors import ConfigError
 
@@ -132,6 +133,22 @@ class TestClosedLoop:
         assert base.requests_per_s > 0
         bound = float(TP4.decode(1, tokens).latency_s[0])
         assert base.tpot_s >= bound * (1 - 1e-9)
+
+    def test_speculation_replaces_decode_steps_by_rounds(self):
+        draft = model(spec=find_model("Llama-3.2-1B"))
+        load = ClosedLoop(64, 2000, 4)
+        estimate = closed_loop(TP4, load, step_tokens=8192, speculation=Speculation(draft, 4, 0.8))
+        alone = speculative_round(TP4, draft, sequences=4, context=1064, drafts=4, acceptance=0.8)
+        assert estimate.tpot_s == pytest.approx(alone.tpot_s, rel=0.01)
+        assert estimate.tpot_s < closed_loop(TP4, load, step_tokens=8192).tpot_s
+
+    def test_speculation_that_is_never_accepted_only_costs(self):
+        draft = model(spec=find_model("Llama-3.2-1B"))
+        load = ClosedLoop(500, 500, 64)
+        plain = closed_loop(TP4, load, step_tokens=8192)
+        estimate = closed_loop(TP4, load, step_tokens=8192, speculation=Speculation(draft, 4, 0.0))
+        assert estimate.tpot_s > plain.tpot_s
+        assert estimate.ttft_s > plain.ttft_s
 
     def test_many_loads_at_once_are_each_as_alone(self):
         loads = [ClosedLoop(1000, 300, 1), ClosedLoop(8000, 20, 64), ClosedLoop(100, 1, 5), ClosedLoop(4000, 500, 900, 1000)]

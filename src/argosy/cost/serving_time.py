@@ -23,6 +23,7 @@ import numpy as np
 
 from argosy.cost.checks import at_least_one, not_negative
 from argosy.cost.serving_memory import ServingMemory
+from argosy.cost.speculation import Speculation
 from argosy.cost.step_time import Binding
 from argosy.cost.step_time_model import Array, StepTimeModel, StepTimes
 from argosy.errors import ConfigError
@@ -120,19 +121,26 @@ def step_cadence_s(times: StepTimes, micro_batches: Array) -> Array:
 
 
 def closed_loop(
-    model: StepTimeModel, load: ClosedLoop, *, step_tokens: int, memory: ServingMemory | None = None
+    model: StepTimeModel,
+    load: ClosedLoop,
+    *,
+    step_tokens: int,
+    memory: ServingMemory | None = None,
+    speculation: Speculation | None = None,
 ) -> ServingEstimate:
     """Steady state of one replica under `load`, its steps holding at most `step_tokens` tokens per data rank.
 
     Args:
-        memory: limits the running requests to what its KV admits; None leaves them unlimited.
+        memory: limits the running requests to what its KV admits (with the draft's KV, if it speculates); None leaves them
+            unlimited.
+        speculation: every decode step becomes a round: its draft steps, then a verification of all drafts.
 
     Raises:
         ConfigError: not even one request fits in memory, or a step budget below 1.
     """
     if memory is not None:
         memory.require(1, load.tokens)
-    (estimate,) = closed_loops(model, (load,), step_tokens=step_tokens, memory=memory)
+    (estimate,) = closed_loops(model, (load,), step_tokens=step_tokens, memory=memory, speculation=speculation)
     return estimate
 
 
@@ -142,6 +150,7 @@ def closed_loops(
     *,
     step_tokens: int | Sequence[int],
     memory: ServingMemory | None = None,
+    speculation: Speculation | None = None,
 ) -> list[ServingEstimate]:
     """`closed_loop` of many loads at once, at little more than the cost of one.
 
@@ -159,7 +168,7 @@ def closed_loops(
         load.concurrency if most is None else min(load.concurrency, most)
         for load, most in zip(loads, admissible, strict=True)
     ]
-    served = _served(model, loads, np.array(running, np.float64), np.array(budgets, np.float64))
+    served = _served(model, loads, np.array(running, np.float64), np.array(budgets, np.float64), speculation)
     return [_estimate(load, served, index, running[index], admissible[index]) for index, load in enumerate(loads)]
 
 
@@ -177,52 +186,58 @@ class _Cycle:
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """[loads] each: seconds of a request that has been admitted, and the mean step."""
+    """[loads] each: seconds of a request that has been admitted, the mean step, tokens it computes and yields a sequence."""
 
     first_token_s: Array
     step_s: Array
+    step_width: int
+    step_yield: float
     cycle: _Cycle
     by_binding: dict[Binding, Array]
 
 
 @dataclass(frozen=True, slots=True)
 class _Requests:
-    """[loads] each: the requests of the loads."""
+    """[loads] each: the requests of the loads. A decode step computes `step_width` tokens a sequence."""
 
     context: Array
     cached: Array
     prompt: Array
     decode_steps: Array
+    step_width: int
 
     @classmethod
-    def of(cls, loads: Sequence[ClosedLoop]) -> _Requests:
+    def of(cls, loads: Sequence[ClosedLoop], speculation: Speculation | None) -> _Requests:
         columns = [
             (load.input_tokens + load.output_tokens / 2, load.cached_tokens, load.prompt_tokens, load.output_tokens - 1)
             for load in loads
         ]
-        return cls(*np.array(columns, np.float64).reshape(-1, 4).T)
+        context, cached, prompt, tokens = np.array(columns, np.float64).reshape(-1, 4).T
+        if speculation is None:
+            return cls(context, cached, prompt, tokens, 1)
+        return cls(context, cached, prompt, tokens / speculation.tokens, speculation.drafts + 1)
 
 
-def _served(model: StepTimeModel, loads: Sequence[ClosedLoop], running: Array, budgets: Array) -> _Served:
-    plan, requests = model.deployment.plan, _Requests.of(loads)
+def _served(
+    model: StepTimeModel, loads: Sequence[ClosedLoop], running: Array, budgets: Array, speculation: Speculation | None
+) -> _Served:
+    plan, requests = model.deployment.plan, _Requests.of(loads, speculation)
     rank_running = np.maximum(1.0, running / plan.data)
     micro_batches = np.minimum(float(plan.pipeline), rank_running)
     cycle = _cycle(requests, rank_running / micro_batches, budgets)
-    times = _two_kinds_of_step(model, requests, cycle)
-    loads_axis = (2, len(loads))
-    latency = times.latency_s.reshape(loads_axis)
-    cadence = step_cadence_s(times, np.tile(micro_batches, 2)).reshape(loads_axis)
+    latency, interval, by_binding = _two_kinds_of_step(model, requests, cycle, speculation)
+    cadence = np.maximum(latency, micro_batches * interval)
     shares = np.stack([1.0 - cycle.mixed_share, cycle.mixed_share])
     step_s = np.asarray((cadence * shares).sum(axis=0))
     budget_wait_s = (cycle.steps - requests.decode_steps - cycle.prompt_steps) * step_s
     residual_s = np.where(rank_running > 1, step_s / 2, 0.0)
-    own_prompt_s = cycle.prompt_steps * cadence[1] - cadence[1] + np.maximum(cadence[1], latency[1])
+    own_prompt_s = cycle.prompt_steps * cadence[1]
     total = (latency * shares).sum(axis=0)
-    by_binding = {
-        binding: np.asarray((part.reshape(loads_axis) * shares).sum(axis=0) / total)
-        for binding, part in times.by_binding.items()
-    }
-    return _Served(np.asarray(residual_s + budget_wait_s + own_prompt_s), step_s, cycle, by_binding)
+    bound = {binding: np.asarray((part * shares).sum(axis=0) / total) for binding, part in by_binding.items()}
+    step_yield = 1.0 if speculation is None else speculation.tokens
+    return _Served(
+        np.asarray(residual_s + budget_wait_s + own_prompt_s), step_s, requests.step_width, step_yield, cycle, bound
+    )
 
 
 def _cycle(requests: _Requests, sequences: Array, step_tokens: Array) -> _Cycle:
@@ -233,7 +248,7 @@ def _cycle(requests: _Requests, sequences: Array, step_tokens: Array) -> _Cycle:
     prompt, decode_steps = requests.prompt, requests.decode_steps
     decoding = np.zeros_like(sequences)
     for _ in range(3):
-        budget = np.maximum(1.0, step_tokens - decoding)
+        budget = np.maximum(1.0, step_tokens - decoding * requests.step_width)
         prompt_steps = np.ceil(prompt / budget)
         steps = np.maximum(decode_steps + prompt_steps, sequences * prompt / budget)
         decoding = sequences * decode_steps / steps
@@ -243,33 +258,58 @@ def _cycle(requests: _Requests, sequences: Array, step_tokens: Array) -> _Cycle:
     return _Cycle(steps, prompt_steps, decoding, mixed, starts * prompt / mixed, starts / mixed)
 
 
-def _two_kinds_of_step(model: StepTimeModel, requests: _Requests, cycle: _Cycle) -> StepTimes:
-    """Times of [2 x loads] steps: those without prompt tokens, then those with."""
+def _two_kinds_of_step(
+    model: StepTimeModel, requests: _Requests, cycle: _Cycle, speculation: Speculation | None
+) -> tuple[Array, Array, dict[Binding, Array]]:
+    """(latency, interval, parts of the latency), each [2, loads]: steps without prompt tokens, then steps with.
+
+    A draft model computes the same prompts, and one token a sequence for every draft, before the target's step.
+    """
     chunk = np.minimum(cycle.prompt_tokens, requests.prompt / cycle.prompt_steps)
     # Chunks of a prompt start at 0, c, 2c ...: on average half of what is left before the last one.
     past = requests.cached + (requests.prompt - requests.prompt / cycle.prompt_steps) / 2
+    # Where nothing decodes no step is without prompt tokens: its share is 0 and one sequence stands in.
     alone = np.where(cycle.decoding > 0, cycle.decoding, 1.0)
     none, one = np.zeros_like(alone), np.ones_like(alone)
-    pair = np.concatenate
-    return model.times(
-        np.stack([pair([alone, cycle.decoding]), pair([none, cycle.prompt_tokens / chunk])]),
-        np.stack([pair([one, one]), pair([none, chunk])]),
-        np.stack([pair([requests.context, requests.context]), pair([none, past])]),
-        pair([alone, cycle.decoding + cycle.starts_per_mixed_step]),
-    )
+    count = np.stack([_pair(alone, cycle.decoding), _pair(none, cycle.prompt_tokens / chunk)])
+    past_of = np.stack([_pair(requests.context, requests.context), _pair(none, past)])
+    firsts = _pair(none, cycle.starts_per_mixed_step)
+
+    def steps(of: StepTimeModel, width: int) -> StepTimes:
+        new = np.stack([_pair(width * one, width * one), _pair(none, chunk)])
+        return of.times(count, new, past_of, width * count[0] + firsts)
+
+    target = steps(model, requests.step_width)
+    latency, interval, parts = target.latency_s, target.interval_s, dict(target.by_binding)
+    if speculation is not None:
+        first = steps(speculation.draft, 1)
+        further = speculation.draft.decode(np.maximum(count[0], np.finfo(np.float64).tiny), past_of[0])
+        repeats = (speculation.drafts - 1) * (count[0] > 0)
+        drafting = first.latency_s + repeats * further.latency_s
+        latency, interval = latency + drafting, interval + drafting
+        parts = {
+            binding: part + first.by_binding[binding] + repeats * further.by_binding[binding]
+            for binding, part in parts.items()
+        }
+    shape = (2, len(alone))
+    return latency.reshape(shape), interval.reshape(shape), {binding: part.reshape(shape) for binding, part in parts.items()}
+
+
+def _pair(without: Array, with_prompts: Array) -> Array:
+    return np.concatenate([without, with_prompts])
 
 
 def _estimate(load: ClosedLoop, served: _Served, index: int, running: int, admissible: int | None) -> ServingEstimate:
-    cycle, decode_steps = served.cycle, load.output_tokens - 1
-    step_s, first_token_s = float(served.step_s[index]), float(served.first_token_s[index])
-    requests_per_s = running / (first_token_s + decode_steps * step_s)
+    cycle, further_tokens = served.cycle, load.output_tokens - 1
+    tpot_s, first_token_s = float(served.step_s[index]) / served.step_yield, float(served.first_token_s[index])
+    requests_per_s = running / (first_token_s + further_tokens * tpot_s)
     waiting = load.concurrency - running
     admission_wait_s = waiting / requests_per_s if running else math.inf
     ttft_s = admission_wait_s + first_token_s
     return ServingEstimate(
         ttft_s=ttft_s,
-        tpot_s=step_s if decode_steps else None,
-        request_s=ttft_s + decode_steps * step_s,
+        tpot_s=tpot_s if further_tokens else None,
+        request_s=ttft_s + further_tokens * tpot_s,
         admission_wait_s=admission_wait_s,
         requests_per_s=requests_per_s,
         output_tokens_per_s=requests_per_s * load.output_tokens,
@@ -277,6 +317,7 @@ def _estimate(load: ClosedLoop, served: _Served, index: int, running: int, admis
         waiting=waiting,
         admissible=admissible,
         mixed_share=float(cycle.mixed_share[index]),
-        step_tokens=float(cycle.decoding[index] + cycle.mixed_share[index] * cycle.prompt_tokens[index]),
+        step_tokens=served.step_width * float(cycle.decoding[index])
+        + float(cycle.mixed_share[index] * cycle.prompt_tokens[index]),
         by_binding={binding: float(share[index]) for binding, share in served.by_binding.items()},
     )

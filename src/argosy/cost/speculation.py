@@ -28,6 +28,24 @@ def speedup(acceptance: float, drafts: int, draft_cost: float, verify_cost: floa
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """A draft model that proposes `drafts` tokens a round, each accepted with probability `acceptance`."""
+
+    draft: StepTimeModel
+    drafts: int
+    acceptance: float
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for an acceptance outside 0 to 1, or no draft."""
+        expected_tokens(self.acceptance, self.drafts)
+
+    @property
+    def tokens(self) -> float:
+        """Expected tokens of a round."""
+        return expected_tokens(self.acceptance, self.drafts)
+
+
+@dataclass(frozen=True, slots=True)
 class SpeculativeRound:
     """One round at a batch and context: times, tokens per sequence, and what they come to.
 
