@@ -124,6 +124,8 @@ def adaptation_memory(
     """
     if not layers:
         raise ConfigError("adaptation needs at least one layer")
+    if adaptation.trained_layers is not None and adaptation.trained_layers > len(layers):
+        raise ConfigError(f"trained_layers {adaptation.trained_layers} exceeds the {len(layers)} layers of the model")
     at_least_one(batch=batch)
     positive(weight_bytes_per_element=weight_bytes_per_element, activation_bytes_per_element=activation_bytes_per_element)
     deepest = len(layers) - (adaptation.trained_layers or len(layers))

@@ -1,0 +1,103 @@
+import dataclasses
+
+import pytest
+
+from argosy.cost.activations import Recompute
+from argosy.cost.catalogue import find_device, find_model
+from argosy.cost.collectives import Topology
+from argosy.cost.device import Precision
+from argosy.cost.efficiency import PERFECT, Constants
+from argosy.cost.mfu import FlopConvention, model_flops_per_token
+from argosy.cost.model_spec import DenseFfn, Gqa, Layer, ModelSpec
+from argosy.cost.parallel import ParallelPlan, Precisions
+from argosy.cost.pipeline import bubble_overhead
+from argosy.cost.pipeline_schedules import Schedule
+from argosy.cost.training_ops import training_ops
+from argosy.cost.training_plan import TrainingPlan
+from argosy.cost.training_time import Overlap, stage_pass_times, training_step_time
+from argosy.cost.zero import ZeroStage
+from argosy.errors import ConfigError
+
+SMALL = ModelSpec("small", 1024, 256, ((8, Layer(Gqa(8, 4, 32), DenseFfn(512))),), False, 4096)
+LLAMA = find_model("Llama-3.1-8B")
+H100 = find_device("H100 SXM")
+NODE = Topology.of(H100)
+
+
+def test_no_step_is_faster_than_its_flops_at_peak():
+    plan = TrainingPlan(ParallelPlan(data=8), 8192, micro_batches=4, recompute=Recompute.FULL)
+    time = training_step_time(LLAMA, plan, H100, NODE, PERFECT)
+    flops = training_ops(LLAMA, plan).hardware_flops * 4
+    assert time.step_s > flops / 989e12
+    assert 0 < time.mfu < time.hfu < 1
+    slower = training_step_time(LLAMA, plan, H100, NODE, Constants())
+    assert slower.step_s > time.step_s
+    assert slower.mfu < time.mfu
+
+
+def test_the_pipeline_adds_its_bubble_and_nothing_else():
+    plan = TrainingPlan(ParallelPlan(pipeline=4), 4096, micro_batches=8)
+    time = training_step_time(LLAMA, plan, H100, NODE, PERFECT)
+    ideal = 8 * time.passes.micro_batch_s
+    assert time.bubble_s == pytest.approx(ideal * bubble_overhead(4, 8), rel=0.02)  # the rest is transfers
+    assert time.pipeline_s == pytest.approx(ideal + time.bubble_s)
+
+
+def test_zero_bubble_schedules_beat_1f1b_on_the_same_work():
+    def step(schedule: Schedule, interleave: int = 1) -> float:
+        plan = TrainingPlan(ParallelPlan(pipeline=4, interleave=interleave), 4096, micro_batches=16, schedule=schedule)
+        return training_step_time(LLAMA, plan, H100, NODE, PERFECT).pipeline_s
+
+    assert step(Schedule.ZB_V, 2) < step(Schedule.ZB_H1) < step(Schedule.ONE_F_ONE_B)
+    assert step(Schedule.INTERLEAVED, 2) < step(Schedule.ONE_F_ONE_B)
+
+
+def test_communication_overlaps_only_where_stated():
+    plan = TrainingPlan(ParallelPlan(data=8, tensor=2), 8192, micro_batches=2, zero=ZeroStage.PARAMETERS)
+    steps = [
+        training_step_time(LLAMA, plan, H100, NODE, Constants(), overlap=overlap).step_s
+        for overlap in (None, Overlap(data=1.0), Overlap(data=1.0, layers=1.0))
+    ]
+    assert steps[0] > steps[1] > steps[2]
+    default = training_step_time(LLAMA, plan, H100, NODE, Constants(), overlap=Overlap())
+    assert default.step_s == steps[0]
+
+
+def test_gradient_reduction_hides_behind_backward_at_most_for_as_long_as_that_takes():
+    plan = TrainingPlan(ParallelPlan(data=8), 128)
+    hidden = training_step_time(LLAMA, plan, H100, NODE, PERFECT, overlap=Overlap(data=1.0))
+    plain = training_step_time(LLAMA, plan, H100, NODE, PERFECT)
+    backward = plain.passes.backward_input_s + plain.passes.backward_weight_s
+    assert plain.step_s - hidden.step_s <= backward + 1e-9
+    assert hidden.step_s < plain.step_s
+
+
+def test_tokens_days_and_rate_follow_from_the_step():
+    plan = TrainingPlan(ParallelPlan(data=8), 8192, micro_batch=1, micro_batches=4, zero=ZeroStage.OPTIMIZER)
+    time = training_step_time(LLAMA, plan, H100, NODE, Constants())
+    assert time.tokens == 8 * 4 * 8192
+    assert time.tokens_per_s == pytest.approx(time.tokens / time.step_s)
+    assert time.days(time.tokens_per_s * 86400) == pytest.approx(1)
+    per_token = model_flops_per_token(LLAMA, 8192, FlopConvention.CAUSAL_ATTENTION)
+    assert time.mfu == pytest.approx(per_token * time.tokens_per_s / (8 * 989e12), rel=0.002)
+
+
+def test_stage_times_are_of_their_stage():
+    plan = TrainingPlan(ParallelPlan(pipeline=4), 4096, micro_batches=8)
+    ops = training_ops(dataclasses.replace(LLAMA, vocab_size=512), plan)
+    times = [stage_pass_times(ops, stage, H100, NODE, PERFECT, Overlap()) for stage in range(4)]
+    assert times[1].forward_s == pytest.approx(times[2].forward_s)
+    assert times[1].backward_weight_s < times[1].backward_input_s
+
+
+@pytest.mark.parametrize(("share", "field"), [({"data": 1.5}, "data"), ({"layers": -0.1}, "layers")])
+def test_impossible_overlap_is_refused(share, field):
+    with pytest.raises(ConfigError, match=field):
+        Overlap(**share)
+
+
+def test_a_device_without_the_arithmetic_is_refused():
+    plan = TrainingPlan(ParallelPlan(), 128)
+    fp4 = Precisions(compute=Precision.FP4)
+    with pytest.raises(ConfigError, match="no fp4 arithmetic"):
+        training_step_time(SMALL, plan, H100, NODE, Constants(), precisions=fp4)
