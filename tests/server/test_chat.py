@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 
 import openai
 import pytest
@@ -303,13 +304,37 @@ def test_unknown_model(server):
     assert "did you mean 'fake-model'" in caught.value.message
 
 
-def test_a_long_prompt_is_encoded_beside_the_event_loop(make_server, fake_engine):
-    from dataclasses import replace
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 20_000}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": ""}] * 1000}),
+        ("/v1/completions", {"prompt": "x" * 20_000}),
+        ("/v1/completions", {"prompt": ["x" * 1000] * 20}),
+        ("/v1/completions", {"prompt": [65] * 20_000, "echo": True}),
+        ("/tokenize", {"prompt": "x" * 20_000}),
+        ("/detokenize", {"tokens": [65] * 20_000}),
+    ],
+)
+def test_what_is_long_is_worked_on_beside_the_event_loop(server, byte_tokenizer, path, body):
+    threads = set()
 
-    engine = fake_engine()
-    engine.info = replace(engine.info, max_model_len=100_000)
-    server = make_server(engine)
-    assert server.chat("x" * 50_000).json()["usage"]["prompt_tokens"] == 50_000 + len("<user>\n<assistant>")
+    class Tokenizer(byte_tokenizer):
+        def encode(self, *arguments, **options):
+            threads.add(threading.get_ident())
+            return super().encode(*arguments, **options)
+
+        def decode(self, *arguments, **options):
+            threads.add(threading.get_ident())
+            return super().decode(*arguments, **options)
+
+    server.engine.tokenizer = Tokenizer()
+    assert server.chat("short").status_code == 200
+    (event_loop,) = threads
+    threads.clear()
+    server.http.post(path, json=body)
+    assert threads
+    assert event_loop not in threads
 
 
 def test_answers_are_valid_json_of_the_documented_type(server):

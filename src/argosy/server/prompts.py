@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,6 +15,8 @@ from argosy.server.protocol.tokenize import TokenizeRequest
 
 Result = TypeVar("Result")
 INLINE_CHARACTERS = 16_384
+CHARACTERS_PER_MESSAGE = 64
+"""Text that takes about as long to encode as a template takes for the frame of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ async def encode_chat(request: ChatCompletionRequest | TokenizeRequest, tokenize
         return EncodedPrompt(tuple(tokenizer.encode(text, add_special_tokens=False)), text, "messages")
 
     try:
-        prompt = await _run(render_and_encode, sum(len(m["content"]) for m in messages))
+        prompt = await _run(render_and_encode, sum(len(m["content"]) + CHARACTERS_PER_MESSAGE for m in messages))
     except InvalidRequest as error:
         error.param = error.param or "messages"
         raise
@@ -99,6 +101,11 @@ async def encode_text(text: str, tokenizer: Tokenizer, *, add_special_tokens: bo
     return await _run(lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens), len(text))
 
 
+async def decode_ids(ids: Sequence[int], tokenizer: Tokenizer) -> str:
+    """Text of `ids`, special tokens included."""
+    return await _run(lambda: tokenizer.decode(ids, skip_special_tokens=False), len(ids))
+
+
 async def _run(work: Callable[[], Result], size: int) -> Result:
-    """Long texts are encoded on a thread, so that the streams of others go on meanwhile."""
+    """What is large is worked on by a thread, so that the streams of others go on meanwhile."""
     return work() if size <= INLINE_CHARACTERS else await asyncio.to_thread(work)

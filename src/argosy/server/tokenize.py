@@ -12,7 +12,7 @@ from argosy.errors import InvalidRequest
 from argosy.server.body import read_model
 from argosy.server.errors import json_response
 from argosy.server.logprobs import token_text
-from argosy.server.prompts import encode_chat, encode_text
+from argosy.server.prompts import decode_ids, encode_chat, encode_text
 from argosy.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from argosy.server.state import state_of
 
@@ -53,5 +53,4 @@ async def detokenize(request: Request) -> Response:
     for i, token_id in enumerate(body.tokens):
         if token_id >= width:
             raise InvalidRequest(f"tokens[{i}] must be below {width}, got {token_id}", param=f"tokens[{i}]")
-    text = state.engine.tokenizer.decode(body.tokens, skip_special_tokens=False)
-    return json_response(orjson.dumps({"prompt": text}))
+    return json_response(orjson.dumps({"prompt": await decode_ids(body.tokens, state.engine.tokenizer)}))

@@ -50,6 +50,8 @@ class TextTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`. A BOS or EOS the text already spells out at its edge is not added again.
 
+        Other threads run meanwhile.
+
         Raises:
             InvalidRequest: `text` holds a lone surrogate and so has no UTF-8 form.
         """
@@ -62,7 +64,9 @@ class TextTokenizer:
                 f"the text holds the lone surrogate {error.object[error.start]!r} at character {error.start}; "
                 "send valid Unicode"
             ) from error
-        ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+        # Of the library's methods those for batches alone let go of the interpreter's lock.
+        (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         if not add_special_tokens:
             return ids
         prefix, suffix = list(self.prefix_ids), list(self.suffix_ids)
