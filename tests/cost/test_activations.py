@@ -202,6 +202,13 @@ def test_recomputation_costs_a_third_in_full_and_about_a_twentieth_selectively()
     assert recompute_flops_ratio(Recompute.NONE, sequence=4096, hidden=4096) == 0
 
 
+@pytest.mark.parametrize(("model", "printed_percent"), [("175B", 2.7), ("530B", 1.6)])
+def test_selective_recomputation_as_a_share_of_the_forward_pass_is_what_the_paper_prints(model, printed_percent):
+    hidden = MODELS[model][1]
+    of_all = recompute_flops_ratio(Recompute.SELECTIVE, sequence=2048, hidden=hidden)
+    assert round(100 * 3 * of_all, 1) == printed_percent
+
+
 @pytest.mark.parametrize(
     ("call", "field"),
     [

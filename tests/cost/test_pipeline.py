@@ -10,6 +10,7 @@ from argosy.cost.pipeline import (
     bubble_overhead,
     closed_form_bubble_s,
     in_flight_micro_batches,
+    makespan_lower_bound_s,
     run_pipeline,
 )
 from argosy.cost.pipeline_schedules import Pass, PassKind, PipelineProgram, Schedule, part_placement, pipeline_program
@@ -142,7 +143,15 @@ def test_every_pass_runs_once_after_what_it_needs_and_alone_on_its_stage(schedul
     for stage in range(stages):
         mine = sorted((e.start_s, e.end_s) for e in run.timeline if e.stage == stage)
         assert all(end <= start + 1e-9 for (_, end), (start, _) in itertools.pairwise(mine))
-    assert run.makespan_s >= run.ideal_s - 1e-9
+    bound_s = makespan_lower_bound_s(kind, stages=stages, micro_batches=rounds * stages, times=times, chunks=chunks)
+    assert run.makespan_s >= bound_s - 1e-9
+    assert bound_s >= run.ideal_s - 1e-9
+
+
+def test_lower_bound_is_exact_where_a_closed_form_is():
+    for schedule, chunks in ((Schedule.GPIPE, 1), (Schedule.ONE_F_ONE_B, 1), (Schedule.INTERLEAVED, 2), (Schedule.ZB_V, 2)):
+        bound_s = makespan_lower_bound_s(schedule, stages=4, micro_batches=8, times=EQUAL, chunks=chunks)
+        assert bound_s == pytest.approx(run_pipeline(program(schedule, 4, 8, chunks), EQUAL).makespan_s)
 
 
 def test_slow_transfers_only_ever_lengthen_the_step():

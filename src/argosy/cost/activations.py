@@ -201,7 +201,7 @@ def recompute_flops_ratio(recompute: Recompute, *, sequence: int, hidden: int) -
 
     A layer forward is 24sh^2 + 4s^2h per sequence, backward twice that (Narayanan et al. 2021, appendix). Full
     recomputation repeats the forward pass: 1/3. Selective repeats the two attention products, 4s^2h, which gives
-    (s/18h)/(1 + s/6h).
+    (s/18h)/(1 + s/6h); Korthikanti et al. 2022 print three times that (2.7 % for GPT-3), the share of a forward pass.
 
     Raises:
         ConfigError: a size below one.
