@@ -105,3 +105,28 @@ def test_more_logprobs_than_the_model_has_tokens_are_refused(byte_tokenizer, fie
 
 def test_several_greedy_sequences_of_one_prompt_are_taken(admission):
     assert admit(admission, n=4, temperature=0.0).params.n == 4
+
+
+@pytest.mark.parametrize(
+    ("allowed", "params"),
+    [((), {}), ((256, 257), {}), (b"ab", {"bad_words": ("a", "b")})],
+)
+def test_min_tokens_that_leaves_no_token_to_generate_is_refused(admission, allowed, params):
+    stop_token_ids = tuple(set(range(WIDTH)) - set(allowed))
+    with pytest.raises(InvalidRequest) as caught:
+        admit(admission, min_tokens=1, stop_token_ids=stop_token_ids, **params)
+    assert caught.value.param == "min_tokens"
+    assert admit(admission, stop_token_ids=stop_token_ids, **params).params.min_tokens == 0
+    assert admit(admission, min_tokens=1, stop_token_ids=stop_token_ids[1:], **params).params.min_tokens == 1
+
+
+def test_bad_words_that_are_the_whole_vocabulary_are_refused(byte_tokenizer):
+    class Letters(type(byte_tokenizer)):
+        def encode(self, text, *, add_special_tokens=True):
+            return [ord(c) - ord("a") for c in text.strip()]
+
+    letters = Admission(Letters([b"a", b"b", b"c"]), 3, 8, frozenset(), lambda: 0)
+    with pytest.raises(InvalidRequest) as caught:
+        letters.admit("r", (0,), SamplingParams(bad_words=("a", "b", "c")), arrival_s=0.0)
+    assert caught.value.param == "bad_words"
+    assert letters.admit("r", (0,), SamplingParams(bad_words=("a", "b", "cc")), arrival_s=0.0).bad_words_ids

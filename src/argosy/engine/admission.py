@@ -45,7 +45,8 @@ class Admission:
         `max_tokens` stays as given: it is a ceiling, and a sequence that meets the context first ends with "length".
 
         Raises:
-            InvalidRequest: the prompt is empty, an id is outside the logits, or more logprobs are wanted than exist.
+            InvalidRequest: the prompt is empty, an id is outside the logits, more logprobs are wanted than exist, or no
+                token may be generated.
             ContextLengthExceeded: the prompt leaves no room for a token.
         """
         self._check_prompt(prompt_token_ids)
@@ -53,16 +54,19 @@ class Admission:
         self._check_ids("logit_bias", (token_id for token_id, _ in params.logit_bias))
         self._check_num_logprobs("logprobs", params.logprobs)
         self._check_num_logprobs("prompt_logprobs", params.prompt_logprobs)
+        eos_token_ids = frozenset() if params.ignore_eos else self.eos_token_ids
+        bad_words_ids = self._bad_words_ids(params.bad_words)
+        self._check_something_is_left(params, eos_token_ids, bad_words_ids)
         return Request(
             request_id=request_id,
             prompt_token_ids=prompt_token_ids,
             params=params,
             arrival_s=arrival_s,
             seed=(self.draw_seed() if params.seed is None else params.seed) % _SEED_MODULUS,
-            eos_token_ids=frozenset() if params.ignore_eos else self.eos_token_ids,
+            eos_token_ids=eos_token_ids,
             priority=priority,
             cache_salt=cache_salt,
-            bad_words_ids=self._bad_words_ids(params.bad_words),
+            bad_words_ids=bad_words_ids,
         )
 
     def _check_prompt(self, prompt_token_ids: tuple[int, ...]) -> None:
@@ -88,6 +92,19 @@ class Admission:
         if wanted is not None and wanted > self.logits_width:
             raise InvalidRequest(
                 f"{param} asks for the {wanted} most likely tokens, but this model has {self.logits_width}", param=param
+            )
+
+    def _check_something_is_left(
+        self, params: SamplingParams, eos_token_ids: frozenset[int], bad_words_ids: tuple[tuple[int, ...], ...]
+    ) -> None:
+        masked = {word[0] for word in bad_words_ids if len(word) == 1}
+        if params.min_tokens:
+            masked |= eos_token_ids.union(params.stop_token_ids)
+        if len(masked) >= self.logits_width:
+            param = "min_tokens" if params.min_tokens else "bad_words"
+            raise InvalidRequest(
+                f"{param}: bad_words, and before min_tokens all that ends a sequence, rule out every token of this model",
+                param=param,
             )
 
     def _bad_words_ids(self, bad_words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
