@@ -10,6 +10,7 @@ import pytest
 from argosy import __version__
 from argosy.cli import main as main_module
 from argosy.cli.chat_command import chat
+from argosy.cli.flags import in_flags
 from argosy.cli.main import run
 from argosy.cli.serve_command import serve
 from argosy.engine.args import EngineArgs
@@ -55,11 +56,18 @@ def test_help_and_completion_load_no_heavy_package():
         (["serve", "m", "--prot", "1"], "--port"),
         (["serve", "m", "--port", "x"], "--port"),
         (["serve", "m", "--port", "70000"], "port must be within"),
-        (["serve", "m", "--prefill-share", "2"], "prefill_share must be within"),
+        (["serve", "m", "--prefill-share", "2"], "--prefill-share must be within"),
         (["serve", "m", "--kv-cache-memory", "2Q"], "'2q' is not a size"),
         (["serve", "m", "--kv-cache-memory", "1GiB", "--num-gpu-blocks-override", "8"], "not both"),
+        (["serve", "m", "--num-gpu-blocks-override", "0"], "--num-gpu-blocks-override must be at least 1"),
+        (["serve", "m", "--timeout-keep-alive", "0"], "--timeout-keep-alive must be at least 1"),
+        (["serve", "m", "--drain-timeout", "-1"], "--drain-timeout must not be negative"),
+        (
+            ["serve", "m", "--max-num-batched-tokens", "4"],
+            "--max-num-seqs (64) must not exceed --max-num-batched-tokens (4)",
+        ),
         (["serve", "m", "--scheduling-policy", "lifo"], "fcfs or priority"),
-        (["serve", "m", "--log-level", "loud"], "log_level takes"),
+        (["serve", "m", "--log-level", "loud"], "--log-level takes"),
         (["serve", "m", "--api-key", " "], "must not be blank"),
         (["serve", "m", "--api-key-file", "/none"], "--api-key-file: cannot read /none: no such file"),
         (["serve", "m", "--chat-template", "/none"], "--chat-template: cannot read /none"),
@@ -207,3 +215,13 @@ def test_chat_has_no_flag_of_its_own_for_what_serve_has():
     engine_flags = set(inspect.signature(chat).parameters) & set(inspect.signature(serve).parameters) - common
     for name in engine_flags:
         assert inspect.signature(chat).parameters[name].annotation == inspect.signature(serve).parameters[name].annotation
+
+
+def test_every_setting_is_called_by_a_flag_that_exists(capsys):
+    _, out, _ = outcome(capsys, "serve", "--help")
+    engine_names = {f.name for f in dataclasses.fields(EngineArgs)}
+    server_names = {f.name for f in dataclasses.fields(ServerConfig)} - WITHOUT_FLAG - {"api_keys", "served_model_names"}
+    for name in engine_names | server_names:
+        if "_" in name:
+            assert re.search(rf"{in_flags(name)}\b", out), name
+    assert in_flags("the model's block_size_x and --block_size stay") == "the model's block_size_x and --block_size stay"

@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from argosy.engine.args import EngineArgs
 from argosy.errors import ConfigError
+from argosy.server.config import ServerConfig
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+FLAG_OF = {
+    "num_blocks_override": "--num-gpu-blocks-override",
+    "cache_dir": "--download-dir",
+    "max_body_bytes": "--max-body-size",
+    "drain_timeout_s": "--drain-timeout",
+    "keep_alive_timeout_s": "--timeout-keep-alive",
+    "ping_interval_s": "--ping-interval",
+}
+"""Flags of the settings that are not called like them."""
+
+
+def in_flags(message: str) -> str:
+    """`message` with the names of settings as the flags that set them: `block_size must …` is `--block-size must …`.
+
+    Names of one word stay: in a sentence they are words.
+    """
+    settings = {f.name for owner in (EngineArgs, ServerConfig) for f in fields(owner)}
+
+    def flag(name: re.Match[str]) -> str:
+        return FLAG_OF.get(name[0], "--" + name[0].replace("_", "-")) if name[0] in settings else name[0]
+
+    return re.sub(r"(?<![\w-])[a-z]+(_[a-z]+)+\b", flag, message)
 
 
 def read_template(path: Path | None) -> str | None:

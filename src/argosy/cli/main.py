@@ -13,6 +13,7 @@ import typer
 
 from argosy import __version__
 from argosy.cli import chat_command, models_command, serve_command, version_command
+from argosy.cli.flags import in_flags
 from argosy.cli.terminal import complain
 from argosy.errors import ArgosyError, ConfigError, InvalidRequest, ModelFileError, UnknownModel, UnsupportedModel
 
@@ -73,7 +74,7 @@ def run(arguments: list[str]) -> int:
         complain(error.format_message() + hint)
         return error.exit_code
     except ArgosyError as error:
-        complain(error.message)
+        complain(in_flags(error.message) if isinstance(error, ConfigError) else error.message)
         return EXIT_USAGE if isinstance(error, USAGE_ERRORS) else EXIT_FAILURE
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
