@@ -14,7 +14,7 @@ from argosy.cost.activations import (
     working_memory_bytes,
 )
 from argosy.cost.device import Precision
-from argosy.cost.model_spec import DenseFfn, Gqa, Layer, LinearAttention, Mla, MoeFfn
+from argosy.cost.model_spec import DenseFfn, Gqa, Layer, LinearAttention, Mla, MoeFfn, SparseIndex
 from argosy.cost.parallel import ParallelPlan
 from argosy.errors import ConfigError
 
@@ -129,6 +129,8 @@ def test_unfused_gate_and_qk_norm_keep_more():
     assert of(layer, fused_activation=False) - of(layer) == 2 * 14336
     normed = dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, qk_norm="per head"))
     assert of(normed) - of(layer) == 2 * (4096 + 1024)
+    gated = dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, output_gate=True))
+    assert of(gated) - of(layer) == 2 * 2 * 4096
     four_norms = dataclasses.replace(layer, norms=4)
     assert of(four_norms) - of(layer) == 2 * 2 * 4096
 
@@ -142,6 +144,8 @@ def test_experts_keep_the_rows_of_the_experts_a_token_visits():
 
     more = of(sparse, ParallelPlan()) - of(dense, ParallelPlan())
     assert more == 2 * (8 * 2 * 2048 + 7 * 3 * 768) + 8 * 128
+    shared = Layer(Gqa(32, 4, 128), MoeFfn(128, 8, 768, shared_size=512, shared_gate=True))
+    assert of(shared, ParallelPlan()) - of(sparse, ParallelPlan()) == 2 * (3 * 512 + 2048)
     # Spread over ranks in balance, each still computes as many rows as its own tokens make.
     assert of(sparse, ParallelPlan(data=8, expert=8)) == of(sparse, ParallelPlan())
 
@@ -152,6 +156,9 @@ def test_latent_and_linear_attention_are_counted():
     latents = 2 * 512 + 64 + 2 * 1536
     got = layer_activation_bytes(mla, 7168, ParallelPlan(), sequence=64, micro_batch=1) / 64
     assert got == 2 * (4 * 7168 + expanded + latents + 3 * 18432) + 4 * 128
+    indexed = dataclasses.replace(mla, attention=dataclasses.replace(mla.attention, index=SparseIndex(64, 128, 2048)))
+    more = layer_activation_bytes(indexed, 7168, ParallelPlan(), sequence=64, micro_batch=1) / 64 - got
+    assert more == 2 * (64 * 128 + 64 + 128)  # index queries, their weights, the key
     linear = Layer(LinearAttention(32, 16, 128, 128, 4), DenseFfn(4096))
     halves = [layer_activation_bytes(linear, 2048, ParallelPlan(tensor=t), sequence=64, micro_batch=1) / 64 for t in (1, 2)]
     assert halves[0] - 8 * 2048 == pytest.approx(2 * (halves[1] - 8 * 2048))

@@ -38,6 +38,11 @@ def test_full_adaptation_of_one_layer_counted_by_hand():
     assert memory.over_inference == memory.total_bytes / memory.inference_bytes
 
 
+def test_inference_holds_the_widest_layer():
+    memory = adaptation_memory([EdgeLayer(10, 20), EdgeLayer(20, 30), EdgeLayer(30, 5)], Adaptation(AdaptationMethod.BIAS))
+    assert memory.inference_bytes - memory.weight_bytes == 4 * (20 + 30)
+
+
 def test_biases_need_only_the_masks_of_what_is_not_linear():
     memory = adaptation_memory(TWELVE, Adaptation(AdaptationMethod.BIAS), batch=4)
     assert memory.trained_parameters == 12 * 768

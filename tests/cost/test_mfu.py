@@ -12,7 +12,7 @@ from argosy.cost.mfu import (
     utilisation_of,
 )
 from argosy.cost.model_arithmetic import parameter_count
-from argosy.cost.model_spec import DenseFfn, Gqa, Layer, ModelSpec
+from argosy.cost.model_spec import DenseFfn, Gqa, Layer, LinearAttention, Mla, ModelSpec, SparseIndex
 from argosy.errors import ConfigError, MeasurementError
 
 H100 = find_device("H100 SXM")
@@ -98,6 +98,16 @@ def test_a_window_caps_what_a_token_sees():
     # Exactly: token j sees min(j, 128), up to the half token that the closed form leaves out.
     seen = sum(min(j + 0.5, 128) for j in range(1024)) / 1024
     assert attention_flops_per_token(local, 1024, causal=True) == pytest.approx(4 * 8 * 64 * seen, rel=1e-4)
+
+
+def test_attention_of_other_kinds_counted_by_hand():
+    mla = Layer(Mla(16, None, 512, 128, 64, 128), DenseFfn(64))
+    assert attention_flops_per_token(mla, 1024, causal=False) == 2 * 16 * (128 + 64 + 128) * 1024
+    sparse = Layer(Mla(16, None, 512, 128, 64, 128, SparseIndex(4, 32, 256)), DenseFfn(64))
+    assert attention_flops_per_token(sparse, 1024, causal=False) == 2 * 16 * 320 * 256
+    linear = Layer(LinearAttention(32, 16, 128, 64, 4), DenseFfn(64))
+    for length in (128, 4096):
+        assert attention_flops_per_token(linear, length, causal=True) == 8 * 32 * 128 * 64
 
 
 @pytest.mark.parametrize(

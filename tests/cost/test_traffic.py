@@ -168,6 +168,17 @@ def test_experts_dispatch_no_more_than_one_copy_per_expert_visited():
     assert walked_bytes == pytest.approx(stated * 8 * (1 - (7 / 8) ** 4) / 4)
 
 
+@pytest.mark.parametrize("recompute", [Recompute.NONE, Recompute.FULL])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_experts_over_data_ranks_need_tensor_collectives_for_attention_alone(recompute, sequence_parallel):
+    layer = Layer(Gqa(8, 4, 32), MoeFfn(16, 4, 128))
+    moe = ModelSpec("moe", 1024, 256, ((4, layer),), False, 4096)
+    parallel = ParallelPlan(tensor=2, data=4, expert=8, sequence_parallel=sequence_parallel)
+    plan = TrainingPlan(parallel, sequence=128, recompute=recompute)
+    stated = step_traffic(moe, plan)[0].tensor_bytes
+    assert walked(training_ops(moe, plan), 1, 0)["tensor"] == pytest.approx(stated)
+
+
 def test_ends_of_a_pipeline_send_one_way_only():
     plan = TrainingPlan(ParallelPlan(pipeline=4), sequence=128, micro_batches=8)
     sent = [stage.pipeline_bytes for stage in step_traffic(SMALL, plan)]

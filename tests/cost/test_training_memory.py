@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,6 +106,14 @@ def test_a_tied_embedding_on_two_stages_is_held_twice():
     assert sum(s.total for s in stage_device_parameters(tied, v)) == parameter_count(tied)
 
 
+def test_learned_positions_lie_with_the_embedding():
+    learned = dataclasses.replace(SMALL, learned_positions=512)
+    plan = TrainingPlan(ParallelPlan(pipeline=2), 128)
+    (first, second), (plain, _) = stage_device_parameters(learned, plan), stage_device_parameters(SMALL, plan)
+    assert first.dense - plain.dense == 512 * 256
+    assert first.dense + second.dense == parameter_count(learned)
+
+
 def test_the_v_puts_embedding_and_head_on_the_first_stage():
     plan = TrainingPlan(ParallelPlan(pipeline=2, interleave=2), 128, micro_batches=4, schedule=Schedule.ZB_V)
     first, second = stage_device_parameters(SMALL, plan)
@@ -151,6 +161,11 @@ def test_gpipe_holds_every_micro_batch_and_1f1b_as_many_as_stages():
         plan = TrainingPlan(ParallelPlan(pipeline=4), 128, micro_batches=micro_batches, schedule=schedule)
         return training_memory(SMALL, plan)[0].activation_bytes
 
+    def last(schedule: Schedule, micro_batches: int) -> float:
+        plan = TrainingPlan(ParallelPlan(pipeline=4), 128, micro_batches=micro_batches, schedule=schedule)
+        return training_memory(SMALL, plan)[-1].activation_bytes
+
+    assert last(Schedule.GPIPE, 16) == 16 * last(Schedule.ONE_F_ONE_B, 16)
     assert first(Schedule.GPIPE, 16) == 4 * first(Schedule.GPIPE, 4)
     assert first(Schedule.ONE_F_ONE_B, 16) == first(Schedule.ONE_F_ONE_B, 4) == first(Schedule.GPIPE, 4)
 
@@ -183,6 +198,7 @@ def test_what_is_offloaded_moves_from_device_to_host():
     everything = Offload(optimizer=True, gradients=True, parameters=True, checkpoints=True)
     bare = training_memory(SMALL, TrainingPlan(ParallelPlan(), 128, offload=everything, reserved_bytes=7.0))[0]
     assert bare.total_bytes == 7.0
+    assert bare.host_bytes == training_memory(SMALL, TrainingPlan(ParallelPlan(), 128))[0].total_bytes
 
 
 def test_experts_are_sharded_over_the_ranks_that_hold_the_same_ones():

@@ -1,3 +1,5 @@
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,12 +8,14 @@ from argosy.cost.activations import ActivationConventions, Recompute, recompute_
 from argosy.cost.catalogue import find_model
 from argosy.cost.device import Precision
 from argosy.cost.mfu import FlopConvention, model_flops_per_token
+from argosy.cost.model_arithmetic import parameter_count
 from argosy.cost.model_spec import DenseFfn, Gqa, Layer, ModelSpec
-from argosy.cost.op import OpKind, Phase
+from argosy.cost.op import Op, OpKind, Phase
 from argosy.cost.parallel import ParallelPlan, Precisions
+from argosy.cost.pipeline_schedules import Schedule
 from argosy.cost.training_ops import total_flops, training_ops
 from argosy.cost.training_plan import TrainingPlan
-from argosy.cost.zero import ZeroStage
+from argosy.cost.zero import StateBytes, ZeroStage
 from argosy.errors import ConfigError
 
 SMALL = ModelSpec("small", 1024, 256, ((8, Layer(Gqa(8, 4, 32), DenseFfn(512))),), False, 4096)
@@ -87,6 +91,56 @@ def test_zero_3_gathers_each_layer_twice_and_scatters_once():
     assert count(ops.backward_input, "parameters all-gather") == 9
     assert count(ops.backward_weight, "gradients reduce-scatter") == 9
     assert count(ops.step, "all-gather") == count(ops.step, "all-reduce") == 0
+
+
+def by_name(ops: Iterable[Op], name: str) -> Op:
+    return next(op for op in ops if op.name == name)
+
+
+def test_bytes_of_backward_ops_counted_by_hand():
+    ops = training_ops(SMALL, TrainingPlan(ParallelPlan(), 128, micro_batch=2))
+    up, rows = by_name(ops.forward, "ffn up"), 2 * 128
+    elements = 256 * 2 * 512
+    assert up.weight_bytes == 2 * elements
+    assert by_name(ops.backward_input, "ffn up dgrad").bytes == up.bytes
+    weight = by_name(ops.backward_weight, "ffn up wgrad")
+    assert weight.weight_bytes == 2 * 2 * elements  # 16-bit gradients, read and written
+    assert weight.activation_bytes == up.activation_bytes == rows * (256 + 2 * 512) * 2
+    # A gated activation reads gate and up and a gradient, and writes two gradients.
+    assert by_name(ops.backward_input, "ffn activation dgrad").activation_bytes == pytest.approx(rows * 5 * 512 * 2)
+    assert by_name(ops.backward_input, "attention norm dgrad").bytes == by_name(ops.forward, "attention norm").bytes
+    attention = by_name(ops.forward, "attention")
+    backward = by_name(ops.backward_input, "attention dgrad")
+    assert (backward.kv_bytes, backward.activation_bytes) == (2 * attention.kv_bytes, 2 * attention.activation_bytes)
+    table = by_name(ops.forward, "embedding")
+    assert by_name(ops.backward_weight, "embedding wgrad").weight_bytes == 2 * table.weight_bytes
+
+
+def test_bytes_and_flops_of_the_optimizer_counted_by_hand():
+    plan = TrainingPlan(ParallelPlan(), 128, state=StateBytes(2, 4, 12))
+    optimizer = by_name(training_ops(SMALL, plan).step, "optimizer")
+    assert optimizer.activation_bytes == parameter_count(SMALL) * (4 + 2 * 12 + 2)
+    assert optimizer.flops == parameter_count(SMALL) * 16
+
+
+def test_groups_of_hybrid_sharding_lie_as_far_apart_as_they_are_large():
+    parallel = ParallelPlan(tensor=2, data=8)
+    plan = TrainingPlan(parallel, 128, zero=ZeroStage.PARAMETERS, shard_ranks=4)
+    ops = training_ops(SMALL, plan)
+    gather = next(op.collective for op in ops.forward if "parameters all-gather" in op.name)
+    replicas = next(op.collective for op in ops.step if op.collective is not None)
+    assert (gather.ranks, gather.stride) == (4, 2)
+    assert (replicas.ranks, replicas.stride) == (2, 8)
+
+
+def test_the_v_computes_the_head_on_the_first_stage():
+    def stages(schedule: Schedule, interleave: int) -> tuple[int, int, int]:
+        plan = TrainingPlan(ParallelPlan(pipeline=2, interleave=interleave), 128, micro_batches=4, schedule=schedule)
+        forward = training_ops(SMALL, plan).forward
+        return tuple(by_name(forward, name).stage for name in ("embedding", "head", "cross entropy"))
+
+    assert stages(Schedule.ONE_F_ONE_B, 1) == (0, 1, 1)
+    assert stages(Schedule.ZB_V, 2) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT4, Precision.FP4])

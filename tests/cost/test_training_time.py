@@ -124,6 +124,34 @@ def test_stage_times_are_of_their_stage():
     assert times[1].backward_weight_s < times[1].backward_input_s
 
 
+def test_overheads_are_charged_where_they_arise():
+    plan = TrainingPlan(ParallelPlan(pipeline=4), 4096, micro_batches=8)
+    plain = training_step_time(LLAMA, plan, H100, NODE, PERFECT)
+    layer = training_step_time(LLAMA, plan, H100, NODE, PERFECT.replace(layer_s=1e-3))
+    # 8 layers a stage, in each of the three passes.
+    assert layer.passes.micro_batch_s - plain.passes.micro_batch_s == pytest.approx(3 * 8 * 1e-3)
+    step = training_step_time(LLAMA, plan, H100, NODE, PERFECT.replace(step_s=0.5))
+    assert step.step_s - plain.step_s == pytest.approx(0.5)
+
+
+def test_transfers_between_stages_take_the_link_of_the_next_device():
+    plan = TrainingPlan(ParallelPlan(pipeline=4), 4096, micro_batches=8)
+    time = training_step_time(LLAMA, plan, H100, NODE, PERFECT)
+    assert H100.scale_up is not None
+    link_s = 4096 * 4096 * 2 / H100.scale_up.bandwidth.value + H100.scale_up.latency.value
+    assert time.passes.transfer_s == pytest.approx(link_s)
+    assert time.bubble_s > 8 * time.passes.micro_batch_s * bubble_overhead(4, 8)
+
+
+def test_communication_longer_than_computation_is_not_hidden_by_it():
+    plan = TrainingPlan(ParallelPlan(data=8), 16, zero=ZeroStage.PARAMETERS)
+    plain = training_step_time(LLAMA, plan, H100, NODE, PERFECT)
+    hidden = training_step_time(LLAMA, plan, H100, NODE, PERFECT, overlap=Overlap(data=1.0))
+    alone = training_step_time(LLAMA, TrainingPlan(ParallelPlan(), 16), H100, NODE, PERFECT)
+    saved = plain.passes.forward_s - hidden.passes.forward_s
+    assert saved == pytest.approx(alone.passes.forward_s)
+
+
 @pytest.mark.parametrize(("share", "field"), [({"data": 1.5}, "data"), ({"layers": -0.1}, "layers")])
 def test_impossible_overlap_is_refused(share, field):
     with pytest.raises(ConfigError, match=field):

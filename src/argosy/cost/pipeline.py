@@ -166,18 +166,15 @@ def _arrival(
 def _summary(program: PipelineProgram, times: PassTimes, timeline: tuple[TimedPass, ...]) -> PipelineRun:
     stages = program.stages
     held, peak = [0] * stages, [0] * stages
-    changes: list[tuple[float, int, int]] = []
     first, last = [float("inf")] * stages, [0.0] * stages
     for entry in timeline:
         first[entry.stage] = min(first[entry.stage], entry.start_s)
         last[entry.stage] = max(last[entry.stage], entry.end_s)
         if entry.work.kind is PassKind.FORWARD:
-            changes.append((entry.start_s, 1, entry.stage))
+            held[entry.stage] += 1
+            peak[entry.stage] = max(peak[entry.stage], held[entry.stage])
         elif entry.work.kind in (PassKind.BACKWARD, PassKind.BACKWARD_WEIGHT):
-            changes.append((entry.end_s, -1, entry.stage))
-    for _, change, stage in sorted(changes):  # at equal times releases come first
-        held[stage] += change
-        peak[stage] = max(peak[stage], held[stage])
+            held[entry.stage] -= 1  # a stage runs one pass at a time, so it is over before the next begins
     return PipelineRun(
         timeline=timeline,
         makespan_s=max(last),
