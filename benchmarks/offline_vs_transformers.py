@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 
 import torch
-from argosy.models.resolve import resolve
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from argosy import LLM, SamplingParams
+from argosy.models.checkpoint import load_config
+from argosy.models.loader import checkpoint_weights
 from report import machine, write_result
 
 TOPICS = ["the sea", "a lighthouse", "bread", "the number seven", "winter", "a small dog", "trade winds", "maps"]
@@ -39,10 +40,32 @@ def argosy_runner(threads: int, batch: list[list[int]], new_tokens: int) -> Call
     return run
 
 
+def same_weights_in_transformers() -> LlamaForCausalLM:
+    """transformers' Llama with the weights our engine runs, dequantised to float32, and its default attention."""
+    checkpoint = load_config("smollm2-135m")
+    ours = checkpoint.config
+    config = LlamaConfig(
+        vocab_size=ours.vocab_size,
+        hidden_size=ours.hidden_size,
+        intermediate_size=ours.intermediate_size,
+        num_hidden_layers=ours.num_layers,
+        num_attention_heads=ours.num_heads,
+        num_key_value_heads=ours.num_kv_heads,
+        head_dim=ours.head_dim,
+        max_position_embeddings=ours.max_positions,
+        rms_norm_eps=ours.norm_eps,
+        tie_word_embeddings=ours.tie_embeddings,
+        rope_parameters={"rope_type": "default", "rope_theta": ours.rope.theta},
+    )
+    model = LlamaForCausalLM(config)
+    missing, unexpected = model.load_state_dict(dict(checkpoint_weights(checkpoint)), strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    return model.eval()
+
+
 def transformers_runner(batch: list[list[int]], new_tokens: int) -> Callable[[], int]:
     """The same through `model.generate` on one left-padded batch."""
-    path = resolve("smollm2-135m").path
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    model = same_weights_in_transformers()
     longest = max(map(len, batch))
     ids = torch.tensor([[2] * (longest - len(p)) + p for p in batch])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in batch])

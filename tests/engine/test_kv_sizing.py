@@ -39,8 +39,8 @@ def test_by_default_a_quarter_of_what_a_cpu_machine_has():
     assert choose(available_bytes=4 * 100 * 16 * 384) == 100
 
 
-def test_by_default_no_more_than_4_gib_on_a_cpu():
-    assert choose(available_bytes=10_000 * GIB, max_num_seqs=512, max_model_len=10**6) == 4 * GIB // (16 * 384)
+def test_by_default_no_more_than_2_gib_on_a_cpu():
+    assert choose(available_bytes=10_000 * GIB, max_num_seqs=512, max_model_len=10**6) == 2 * GIB // (16 * 384)
 
 
 def test_by_default_most_of_what_is_free_on_a_device():

@@ -8,7 +8,7 @@ from argosy.models.config import ModelConfig
 
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 CPU_SHARE = 0.25
-CPU_LIMIT_BYTES = 4 * 2**30
+CPU_LIMIT_BYTES = 2 * 2**30
 DEVICE_SHARE = 0.85
 
 
@@ -24,7 +24,7 @@ def choose_num_blocks(
 
     `num_blocks_override` if given, else what `kv_cache_memory_bytes` holds. Without either: as much as `max_num_seqs`
     sequences of `max_model_len` tokens can fill, but on a CPU no more than a quarter of the memory that is available beside
-    the loaded weights and no more than 4 GiB, since a machine has other things to do; on another device no more than 85 %
+    the loaded weights and no more than 2 GiB, since a machine has other things to do; on another device no more than 85 %
     of what is free there, the rest being for activations.
 
     Args:

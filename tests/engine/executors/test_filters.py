@@ -17,8 +17,9 @@ from transformers.generation.logits_process import (
 )
 
 from argosy.engine.core.sampling_params import SamplingParams
-from argosy.engine.executors.filters import draw, filtered_probabilities
-from argosy.engine.executors.philox import token_uniforms
+from argosy.engine.executors.filters import filtered_probabilities
+from argosy.engine.executors.philox import token_keys
+from argosy.engine.executors.race import draw
 
 
 def filtered(logits, params):
@@ -111,30 +112,6 @@ def test_masked_tokens_stay_masked():
 
 
 @pytest.mark.parametrize(
-    ("probabilities", "uniform", "token"),
-    [
-        ([0.0, 0.25, 0.0, 0.75], 0.0, 1),
-        ([0.0, 0.25, 0.0, 0.75], 0.2499, 1),
-        ([0.0, 0.25, 0.0, 0.75], 0.25, 3),
-        ([0.0, 0.25, 0.75, 0.0], 1 - 2**-53, 2),
-        ([0.0, 0.1, 0.2, 0.0, 0.0], 1 - 2**-53, 2),  # not normalised
-        ([1.0], 0.5, 0),
-    ],
-)
-def test_draw_inverts_the_cumulative_distribution(probabilities, uniform, token):
-    assert draw(torch.tensor([probabilities]), np.array([uniform])).tolist() == [token]
-
-
-@given(
-    st.lists(st.sampled_from([0.0, 1e-30, 0.1, 0.3, 7.0]), min_size=1, max_size=30).filter(any),
-    st.floats(0, 1, exclude_max=True),
-)
-def test_draw_never_takes_a_token_of_no_probability(probabilities, uniform):
-    (token,) = draw(torch.tensor([probabilities]), np.array([uniform])).tolist()
-    assert probabilities[token] > 0
-
-
-@pytest.mark.parametrize(
     "params",
     [
         {},
@@ -152,8 +129,8 @@ def test_draws_follow_the_exact_distribution(params):
     settings_ = SamplingParams(**params)
     expected = plain_reference(logits, settings_)
     count = 20_000
-    u = token_uniforms(*(np.array(a, dtype=np.uint64) for a in (np.full(count, 77), np.zeros(count), np.arange(count))))
-    tokens = draw(filtered([logits], [settings_]).expand(count, -1), u)
+    keys = token_keys(*(np.array(a, dtype=np.uint64) for a in (np.full(count, 77), np.zeros(count), np.arange(count))))
+    tokens = draw(filtered([logits], [settings_]).expand(count, -1), keys)
     counts = np.bincount(tokens.numpy(), minlength=len(logits))
     alive = expected > 0
     assert counts[~alive].sum() == 0

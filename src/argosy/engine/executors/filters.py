@@ -43,19 +43,6 @@ def filtered_probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> 
     return probabilities
 
 
-def draw(probabilities: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
-    """Invert the cumulative distribution of each row, in vocabulary order and fp64; returns token ids [rows] int64.
-
-    `probabilities` [rows, vocab] need not be normalised; `uniforms` [rows] are within [0, 1). A token of probability 0 is
-    never drawn.
-    """
-    cumulative = torch.cumsum(probabilities, dim=-1, dtype=torch.float64)
-    total = cumulative[:, -1:]
-    target = _column(uniforms, probabilities.device, np.float64) * total
-    target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, target, right=True).squeeze(1)
-
-
 def _drop_below_top_k(logits: Tensor, top_k: Sequence[int]) -> Tensor:
     largest = torch.topk(logits, max(top_k), dim=-1).values
     kth = largest.gather(1, _column([k - 1 for k in top_k], logits.device, np.int64))

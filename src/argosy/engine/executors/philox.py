@@ -32,10 +32,10 @@ def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[
     return np.stack((c0, c1, c2, c3), axis=1).astype(np.uint32)
 
 
-def token_uniforms(
+def token_keys(
     seeds: NDArray[np.uint64], sample_indices: NDArray[np.uint64], positions: NDArray[np.uint64]
-) -> NDArray[np.float64]:
-    """One uniform number in [0, 1) per token, a multiple of 2^-53.
+) -> NDArray[np.uint64]:
+    """64 random bits per token to be sampled.
 
     The seed is the key; the token's position (64 bits) and the sequence's index among its request's samples are the
     counter. All arguments and the result are [n].
@@ -46,5 +46,4 @@ def token_uniforms(
     counter[:, 2] = sample_indices & _MASK_32
     key = np.stack((seeds & _MASK_32, seeds >> _SHIFT_32), axis=1).astype(np.uint32)
     words = philox4x32(counter, key).astype(np.uint64)
-    high, low = words[:, 0] >> np.uint64(5), words[:, 1] >> np.uint64(6)
-    return (high * np.uint64(1 << 26) + low).astype(np.float64) / float(1 << 53)
+    return words[:, 0] << _SHIFT_32 | words[:, 1]

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from argosy.engine.executors.filters import draw, filtered_probabilities
+from argosy.engine.executors.filters import filtered_probabilities
 from argosy.engine.executors.logits_edits import edit_logits
-from argosy.engine.executors.philox import token_uniforms
+from argosy.engine.executors.philox import token_keys
+from argosy.engine.executors.race import draw
 from argosy.engine.executors.sequence_state import SequenceState
 from argosy.engine.executors.step_layout import to_device
 
@@ -19,7 +20,7 @@ NOT_FINITE = "the model's logits are not finite; the weights may be damaged, or 
 ALL_MASKED = "no token is left to sample: min_tokens and bad_words mask all of them"
 
 _ROWS_AT_ONCE = 16
-"""Rows edited and drawn together; bounds the fp64 cumulative sums to 16 x vocabulary and keeps them near the cache."""
+"""Rows edited and drawn together; bounds the fp64 intermediates to 16 x vocabulary and keeps them near the cache."""
 
 
 class SampleRow(NamedTuple):
@@ -72,12 +73,12 @@ def _sample_alike(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
         return _arg_max(logits)
     errors = _errors(logits.amax(dim=-1))
     probabilities = filtered_probabilities(logits, [row.state.params for row in rows])
-    uniforms = token_uniforms(
+    keys = token_keys(
         np.array([row.state.new.seed for row in rows], dtype=np.uint64),
         np.array([row.state.new.sample_index for row in rows], dtype=np.uint64),
         np.array([row.position for row in rows], dtype=np.uint64),
     )
-    return [Sampled(*pair) for pair in zip(draw(probabilities, uniforms).tolist(), errors, strict=True)]
+    return [Sampled(*pair) for pair in zip(draw(probabilities, keys).tolist(), errors, strict=True)]
 
 
 def _arg_max(logits: Tensor) -> list[Sampled]:
