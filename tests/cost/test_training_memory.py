@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,66 +56,6 @@ def test_whole_model_on_one_device_is_sixteen_bytes_per_parameter():
     stage = training_memory(LLAMA_70B, TrainingPlan(ParallelPlan(), 8192))[0]
     parameters = parameter_count(LLAMA_70B)
     assert stage.parameter_bytes + stage.gradient_bytes + stage.optimizer_bytes == 16 * parameters
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.sampled_from([SMALL, MOE]),
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from([1, 2, 4]),
-)
-def test_shards_of_all_devices_hold_every_parameter(spec, tensor, pipeline, data, expert):
-    if spec is SMALL:
-        expert = 1
-    if (tensor * data) % expert:
-        return
-    plan = TrainingPlan(ParallelPlan(tensor=tensor, pipeline=pipeline, data=data, expert=expert), 128)
-    stages = stage_device_parameters(spec, plan)
-    norms = sum(count * layer.norms for count, layer in spec.layers) * spec.hidden_size + spec.hidden_size
-    routers = sum(
-        count * spec.hidden_size * layer.ffn.experts for count, layer in spec.layers if hasattr(layer.ffn, "top_k")
-    )
-    replicated = (tensor - 1) * (norms + routers)
-    shared = 0
-    if plan.parallel.expert_group > tensor:
-        shared = (tensor - 1) * sum(n * 3 * 256 * layer.ffn.shared_size for n, layer in spec.layers)
-    dense = tensor * sum(stage.dense for stage in stages)
-    experts = plan.parallel.expert_group * sum(stage.experts for stage in stages)
-    assert dense + experts == parameter_count(spec) + replicated + shared
-
-
-def test_kv_heads_beyond_their_number_are_replicated():
-    layer = next(LLAMA_70B.each_layer())
-    eight, sixteen = (layer_device_parameters(layer, 8192, ParallelPlan(tensor=t)).dense for t in (8, 16))
-    kv = 2 * 8192 * 128  # one KV head on every device, at 8 as at 16
-    norms = 2 * 8192
-    assert eight - kv - norms == 2 * (sixteen - kv - norms)
-
-
-def test_a_tied_embedding_on_two_stages_is_held_twice():
-    tied = find_model("Llama-3.2-1B")
-    together = stage_device_parameters(tied, TrainingPlan(ParallelPlan(), 128))
-    apart = stage_device_parameters(tied, TrainingPlan(ParallelPlan(pipeline=2), 128))
-    table = tied.vocab_size * tied.hidden_size
-    assert sum(stage.total for stage in apart) - sum(stage.total for stage in together) == table
-    v = TrainingPlan(ParallelPlan(pipeline=2, interleave=2), 128, schedule=Schedule.ZB_V)
-    assert sum(s.total for s in stage_device_parameters(tied, v)) == parameter_count(tied)
-
-
-def test_learned_positions_lie_with_the_embedding():
-    learned = dataclasses.replace(SMALL, learned_positions=512)
-    plan = TrainingPlan(ParallelPlan(pipeline=2), 128)
-    (first, second), (plain, _) = stage_device_parameters(learned, plan), stage_device_parameters(SMALL, plan)
-    assert first.dense - plain.dense == 512 * 256
-    assert first.dense + second.dense == parameter_count(learned)
-
-
-def test_the_v_puts_embedding_and_head_on_the_first_stage():
-    plan = TrainingPlan(ParallelPlan(pipeline=2, interleave=2), 128, micro_batches=4, schedule=Schedule.ZB_V)
-    first, second = stage_device_parameters(SMALL, plan)
-    assert first.dense - second.dense == 2 * 1024 * 256 + 256
 
 
 @settings(max_examples=50, deadline=None)
@@ -216,30 +154,20 @@ def test_the_fullest_device_decides():
     assert peak_device_bytes(SMALL, plan) == max(stage.total_bytes for stage in training_memory(SMALL, plan))
 
 
-def test_effective_batch_of_a_plan():
-    plan = TrainingPlan(ParallelPlan(data=4, tensor=2), 128, micro_batch=2, micro_batches=8)
-    assert plan.sequences_per_step == 64
-    assert plan.tokens_per_step == 64 * 128
+@pytest.mark.parametrize(
+    "name", ["gpt-oss-120b", "DeepSeek-V3", "GLM-5", "Qwen3.5-397B-A17B", "Llama-4-Maverick", "Gemma-3-27B", "Qwen2.5-7B"]
+)
+def test_models_of_every_kind_have_their_state_and_activations_counted(name):
+    spec = find_model(name)
+    stage = training_memory(spec, TrainingPlan(ParallelPlan(), 2048))[0]
+    assert stage.parameter_bytes == 2 * parameter_count(spec)
+    inputs = spec.num_layers * 2048 * spec.hidden_size * 2
+    assert 5 * inputs < stage.activation_bytes < 100 * inputs
 
 
 @pytest.mark.parametrize(
     ("call", "field"),
     [
-        (lambda: TrainingPlan(ParallelPlan(), 0), "sequence"),
-        (lambda: TrainingPlan(ParallelPlan(), 128, micro_batch=-1), "micro_batch"),
-        (lambda: TrainingPlan(ParallelPlan(), 128, micro_batches=0), "micro_batches"),
-        (lambda: TrainingPlan(ParallelPlan(), 128, reserved_bytes=float("nan")), "reserved_bytes"),
-        (lambda: TrainingPlan(ParallelPlan(context=3), 128), "context parallelism 3"),
-        (lambda: TrainingPlan(ParallelPlan(tensor=3, sequence_parallel=True), 128), "sequence parallelism over tensor 3"),
-        (lambda: TrainingPlan(ParallelPlan(data=4), 128, shard_ranks=2), "shard_ranks 2 needs"),
-        (lambda: TrainingPlan(ParallelPlan(data=4), 128, zero=ZeroStage.PARAMETERS, shard_ranks=3), "shard_ranks 3"),
-        (lambda: TrainingPlan(ParallelPlan(interleave=2, pipeline=2), 128), "chunks=2"),
-        (
-            lambda: TrainingPlan(
-                ParallelPlan(pipeline=4, interleave=2), 128, micro_batches=6, schedule=Schedule.INTERLEAVED
-            ),
-            "micro_batches",
-        ),
         (lambda: training_memory(SMALL, TrainingPlan(ParallelPlan(tensor=3), 129)), "tensor parallelism 3"),
         (
             lambda: training_memory(SMALL, TrainingPlan(ParallelPlan(pipeline=16), 128, micro_batches=16)),
