@@ -7,7 +7,7 @@ PORT ?= 8000
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help serve setup test check format models clean
@@ -45,7 +45,7 @@ $(BIN)/python:
 	  { echo "error: $(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=/path/to/python3.11 …" >&2; exit 1; }
 	@echo "making $(VENV) …"
 	@"$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip --disable-pip-version-check install --quiet --upgrade -c constraints.txt pip
+	@$(BIN)/python -m pip --disable-pip-version-check install -qq --upgrade -c constraints.txt pip
 
 $(VENV)/.serve: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing argosy with what it needs to serve (a few minutes the first time) …"
