@@ -40,12 +40,15 @@ def list_known(context: typer.Context, as_json: AsJson = False) -> None:
     from argosy.models.cache import format_bytes
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("NAME", "MODEL", "SIZE", "LICENCE", "PATH"):
+    for column in ("NAME", "MODEL", "SIZE", "LICENCE", "FETCHED"):
         table.add_column(column, justify="right" if column == "SIZE" else "left", overflow="fold")
     for model in models:
-        path = str(model.path) if model.cached else "not fetched"
-        table.add_row(model.name, model.description, format_bytes(model.size_bytes), model.licence, path)
-    Console(highlight=False).print(table)
+        fetched = "yes" if model.cached else "no"
+        table.add_row(model.name, model.description, format_bytes(model.size_bytes), model.licence, fetched)
+    console = Console(highlight=False)
+    console.print(table)
+    for path in (model.path for model in models if model.cached):
+        console.print(str(path), soft_wrap=True)
 
 
 @app.command("fetch")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import shutil
+import sys
 from pathlib import Path
 
 import typer
@@ -146,6 +148,14 @@ def run(engine_args: EngineArgs, config: ServerConfig) -> int:
         engine.close()
 
 
+def _own_command() -> str:
+    """How this program is called from here: by its path where the shell would not find it."""
+    called = Path(sys.argv[0])
+    if shutil.which("argosy") or called.name != "argosy":
+        return "argosy"
+    return str(called)
+
+
 def how_to_talk(url: str, model: str, *, needs_key: bool) -> str:
     """What to type to use the server, with curl and with the openai package."""
     key = "$KEY" if needs_key else "none"
@@ -162,7 +172,7 @@ def how_to_talk(url: str, model: str, *, needs_key: bool) -> str:
   answer = client.chat.completions.create(model="{model}", messages=[{{"role": "user", "content": "Hello!"}}])
   print(answer.choices[0].message.content)
 
-  argosy chat --url {url}{" --api-key $KEY" if needs_key else ""}
+  {_own_command()} chat --url {url}{" --api-key $KEY" if needs_key else ""}
 
 Ctrl-C stops.
 """
