@@ -10,7 +10,8 @@ import numpy as np
 from argosy.cost.checks import at_least_one, not_negative
 from argosy.cost.serving_memory import ServingMemory
 from argosy.cost.serving_time import ClosedLoop, PrefillTime, prefill_time, step_cadence_s
-from argosy.cost.step_time_model import Array, StepTimeModel
+from argosy.cost.step_time_model import StepTimeModel
+from argosy.cost.step_time_work import Array
 
 # Points at which the decode pool is evaluated; between them its request rate is taken to be linear in the sequences.
 _GRID = 97

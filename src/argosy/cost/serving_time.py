@@ -25,7 +25,8 @@ from argosy.cost.checks import at_least_one, not_negative
 from argosy.cost.serving_memory import ServingMemory
 from argosy.cost.speculation import Speculation
 from argosy.cost.step_time import Binding
-from argosy.cost.step_time_model import Array, StepTimeModel, StepTimes
+from argosy.cost.step_time_model import StepTimeModel
+from argosy.cost.step_time_work import Array, StepTimes
 from argosy.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ after that a thousand compositions cost about as much as one. The shapes below a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,35 +21,9 @@ from argosy.cost.model_spec import Mla
 from argosy.cost.op import CollectiveKind, Op, StepComposition
 from argosy.cost.op_list import check_step, forward_templates, ops_of_step
 from argosy.cost.op_template import CERTAIN, Exchange, GroupOp, MlaForm, RowOp
-from argosy.cost.step_time import Binding, StepTime, step_time
+from argosy.cost.step_time import StepTime, step_time
+from argosy.cost.step_time_work import KINDS, Array, ExchangeWork, StepTimes, StepWork
 from argosy.errors import ConfigError
-
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Seconds of many steps.
-
-    Attributes:
-        stage_s: [stages, steps].
-        overhead_s: [steps], once per step and not of a stage.
-        by_binding: [steps] each; they sum to `latency_s`.
-    """
-
-    stage_s: Array
-    overhead_s: Array
-    by_binding: dict[Binding, Array]
-
-    @property
-    def latency_s(self) -> Array:
-        """[steps], from the first stage's start to the last one's end."""
-        return np.asarray(self.stage_s.sum(axis=0) + self.overhead_s)
-
-    @property
-    def interval_s(self) -> Array:
-        """[steps], between the ends of successive steps when all stages are kept busy."""
-        return np.asarray(self.stage_s.max(axis=0) + self.overhead_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +35,13 @@ class _Steps:
     past: Array
     logit_rows: Array
     absorbs: NDArray[np.bool_]
+
+    def active(self, op: GroupOp) -> NDArray[np.bool_]:
+        """[groups, steps], which groups `op` computes."""
+        present = (self.count > 0) & (self.new > 0)
+        if op.form is None:
+            return present
+        return np.asarray(present & (self.absorbs if op.form is MlaForm.ABSORBED else ~self.absorbs))
 
     @property
     def rows(self) -> Array:
@@ -78,64 +59,57 @@ class _Steps:
 
 
 class _RowOps:
-    """Row templates of one kind of resource as columns; see `RowOp`."""
+    """Row templates without collectives as columns; see `RowOp`."""
 
-    def __init__(self, ops: Sequence[RowOp], device: Device, constants: Constants) -> None:
+    def __init__(self, ops: Sequence[RowOp], device: Device, stages: int) -> None:
         def column(values: list[float]) -> Array:
             return np.array(values, dtype=np.float64)[:, None]
 
-        bandwidth = device.memory_bandwidth.value
-        per_byte = [1.0 / (constants.efficiencies[op.kind].memory * bandwidth) for op in ops]
+        per_byte = 1.0 / device.memory_bandwidth.value
+        self.kind = [KINDS.index(op.kind) for op in ops]
+        self.repeats = _stage_weights(ops, stages)
         self.counted_in = np.array([op.counted_in for op in ops], dtype=np.intp)
         self.share = column([op.share for op in ops])
-        self.compute_s = column([_compute_s_per_row(op, device, constants) for op in ops])
-        self.half_rows = column([constants.efficiencies[op.kind].half_rows for op in ops])
-        moved = [op.activation_bytes + op.kv_bytes + op.weight_row_bytes for op in ops]
-        self.row_s = column([s * b for s, b in zip(per_byte, moved, strict=True)])
-        self.weight_s = column([s * op.weight_bytes for s, op in zip(per_byte, ops, strict=True)])
-        self.sequence_s = column([s * op.kv_sequence_bytes for s, op in zip(per_byte, ops, strict=True)])
-        self.overhead_s = column([op.launches * constants.launch_s for op in ops])
+        self.compute_s = column([_compute_s_per_row(op, device) for op in ops])
+        self.row_s = column([per_byte * (op.activation_bytes + op.kv_bytes + op.weight_row_bytes) for op in ops])
+        self.weight_s = column([per_byte * op.weight_bytes for op in ops])
+        self.sequence_s = column([per_byte * op.kv_sequence_bytes for op in ops])
+        self.launches = self.repeats * np.array([op.launches for op in ops], dtype=np.float64)
         self.touched = np.array([i for i, op in enumerate(ops) if op.touched is not None], dtype=np.intp)
         visited = [op.touched for op in ops if op.touched is not None]
         self.experts = column([touched.experts for touched in visited])
         self.log_miss = column([touched.log_miss * touched.tokens_per_token for touched in visited])
 
-    def times(self, features: Array) -> tuple[Array, Array, Array]:
-        """(compute, memory, overhead) seconds [ops, steps] of one repetition of each."""
+    def work(self, features: Array) -> tuple[Array, Array, Array, Array]:
+        """[ops, steps] each, of one repetition: seconds at peak, of one more row, at full bandwidth; and [stages, steps]
+        launches."""
         rows = self.share * features[self.counted_in]
-        active = rows > 0
-        weight_share, blocks = active.astype(np.float64), active.astype(np.float64)
+        active = (rows > 0).astype(np.float64)
+        weight_share, blocks = active.copy(), active.copy()
         if self.touched.size:
             share = -np.expm1(np.maximum(CERTAIN, features[0] * self.log_miss))
             weight_share[self.touched] *= share
             blocks[self.touched] *= share * self.experts
-        compute = self.compute_s * (rows + self.half_rows * blocks)
         memory = self.row_s * rows + self.weight_s * weight_share + self.sequence_s * features[2] * active
-        return compute, memory, self.overhead_s * active
+        return self.compute_s * rows, self.compute_s * blocks, memory, self.launches @ active
 
 
-def _compute_s_per_row(op: RowOp | GroupOp, device: Device, constants: Constants) -> float:
-    """Seconds per row (per pair, for attention) at the efficiency of many rows."""
-    if not op.flops:
-        return 0.0
-    return op.flops / (constants.efficiencies[op.kind].compute * device.peak_flop_per_s(op.precision))
+def _compute_s_per_row(op: RowOp | GroupOp, device: Device) -> float:
+    """Seconds per row (per pair, for attention) at peak."""
+    return op.flops / device.peak_flop_per_s(op.precision) if op.flops else 0.0
 
 
 class _Lines:
-    """Algorithms of one collective as arrays; the fastest is taken at every payload."""
+    """Algorithms of one collective as arrays."""
 
-    def __init__(self, exchange: Exchange, topology: Topology, constants: Constants) -> None:
+    def __init__(self, exchange: Exchange, topology: Topology) -> None:
         lines: tuple[CostLine, ...] = cost_lines(exchange.kind, exchange.ranks, exchange.stride, topology)
         self.latency_s = np.array([line.latency_s for line in lines])[:, None]
-        pace = [exchange.payload_bytes * line.s_per_byte / constants.link_efficiency for line in lines]
-        self.unit_s = np.array(pace)[:, None]
-        point_to_point = exchange.kind is CollectiveKind.POINT_TO_POINT
-        self.overhead_s = constants.point_to_point_s if point_to_point else constants.collective_s
+        self.unit_s = np.array([exchange.payload_bytes * line.s_per_byte for line in lines])[:, None]
 
-    def seconds(self, units: Array) -> Array:
-        """[...] seconds for `units` rows or tokens read, of any shape."""
-        flat = units.reshape(1, -1)
-        return np.asarray((self.latency_s + self.unit_s * flat).min(axis=0)).reshape(units.shape)
+    def work(self, units: Array, steps: NDArray[np.intp], repeats: Array) -> ExchangeWork:
+        """Calls of `units` rows or tokens read [calls], each in its step."""
+        return ExchangeWork(repeats, self.latency_s, self.unit_s * units, steps)
 
 
 class StepTimeModel:
@@ -149,30 +123,27 @@ class StepTimeModel:
         """
         self.deployment, self.device, self.topology, self.constants = deployment, device, topology, constants
         self.templates = forward_templates(deployment)
-        local = [op for op in self.templates if isinstance(op, RowOp) and op.exchange is None]
         self._stages = deployment.plan.pipeline
-        self._rows = _RowOps(local, device, constants)
-        self._row_weights = _stage_weights(local, self._stages)
-        self._attention = [op for op in self.templates if isinstance(op, GroupOp)]
-        self._group_lines = {
-            index: _Lines(op.exchange, topology, constants)
-            for index, op in enumerate(self._attention)
-            if op.exchange is not None
-        }
-        self._exchanges = self._merge_exchanges()
+        local = [op for op in self.templates if isinstance(op, RowOp) and op.exchange is None]
+        self._rows = _RowOps(local, device, self._stages)
+        groups = [op for op in self.templates if isinstance(op, GroupOp)]
+        self._attention = [op for op in groups if op.exchange is None]
+        self._group_exchanges = [
+            (op, op.exchange, _Lines(op.exchange, topology)) for op in groups if op.exchange is not None
+        ]
+        self._row_exchanges = self._merge_exchanges()
         layers = [[place.repeats for place, _ in deployment.runs_of_stage(stage)] for stage in range(self._stages)]
-        self._layer_overhead_s = np.array([sum(repeats) * constants.layer_s for repeats in layers])
+        self._layers = np.array([sum(repeats) for repeats in layers], dtype=np.float64)
 
-    def _merge_exchanges(self) -> list[tuple[RowOp, _Lines, Array]]:
-        """Collectives that are alike but for their place, once each, with their repeats per stage [stages, 1]."""
+    def _merge_exchanges(self) -> list[tuple[RowOp, Exchange, _Lines, Array]]:
+        """Collectives that are alike but for their place, once each, with their repeats [stages]."""
         merged: dict[tuple[Exchange, int, float], tuple[RowOp, Array]] = {}
         for op in self.templates:
             if isinstance(op, RowOp) and op.exchange is not None:
-                repeats = merged.setdefault((op.exchange, op.counted_in, op.share), (op, np.zeros((self._stages, 1))))[1]
+                repeats = merged.setdefault((op.exchange, op.counted_in, op.share), (op, np.zeros(self._stages)))[1]
                 repeats[op.place.stage] += op.place.repeats
         return [
-            (op, _Lines(exchange, self.topology, self.constants), repeats)
-            for (exchange, _, _), (op, repeats) in merged.items()
+            (op, exchange, _Lines(exchange, self.topology), repeats) for (exchange, _, _), (op, repeats) in merged.items()
         ]
 
     def ops(self, step: StepComposition) -> tuple[Op, ...]:
@@ -214,33 +185,63 @@ class StepTimeModel:
         Raises:
             ConfigError: not finite, negative, or a step without tokens.
         """
+        return self.work(count, new, past, logit_rows).priced(self.constants)
+
+    def work(self, count: ArrayLike, new: ArrayLike, past: ArrayLike, logit_rows: ArrayLike) -> StepWork:
+        """What these steps ask of the devices; arguments and errors as of `times`."""
         steps = self._steps(count, new, past, logit_rows)
         features = steps.rows
         if not (features[0] > 0).all():
             raise ConfigError("a step needs at least one new token")
-        compute, memory, overhead = self._rows.times(features)
-        bound = compute > memory
-        compute_s = self._row_weights @ np.where(bound, compute, 0.0)
-        memory_s = self._row_weights @ np.where(bound, 0.0, memory)
-        overhead_s = self._row_weights @ overhead + self._layer_overhead_s[:, None]
-        network_s = np.zeros_like(compute_s)
-        for op, lines, repeats in self._exchanges:
+        compute, padding, memory, launches = self._rows.work(features)
+        attention = [self._attend(op, steps) for op in self._attention]
+        for op in self._attention:
+            launches[op.place.stage] += op.place.repeats * op.launches * steps.active(op).any(axis=0)
+        calls = [*self._row_calls(features), *self._group_calls(steps)]
+        collectives, transfers = np.zeros_like(launches), np.zeros_like(launches)
+        for exchange, kind, kernels in calls:
+            called = np.outer(exchange.repeats, np.bincount(exchange.steps, minlength=launches.shape[1]))
+            (transfers if kind is CollectiveKind.POINT_TO_POINT else collectives)[...] += called
+            launches += kernels * np.minimum(called, exchange.repeats[:, None])
+        groups = len(steps.count)
+        kinds = self._rows.kind + [KINDS.index(op.kind) for op in self._attention for _ in range(groups)]
+        attention_repeats = np.repeat(_stage_weights(self._attention, self._stages), groups, axis=1)
+        return StepWork(
+            kind=np.array(kinds, np.intp),
+            repeats=np.hstack([self._rows.repeats, attention_repeats]),
+            compute_s=np.vstack([compute, *(parts[0] for parts in attention)]),
+            padding_s=np.vstack([padding, *(parts[1] for parts in attention)]),
+            memory_s=np.vstack([memory, *(parts[2] for parts in attention)]),
+            launches=launches,
+            collectives=collectives,
+            transfers=transfers,
+            layers=self._layers,
+            sequences=features[2],
+            exchanges=[exchange for exchange, _, _ in calls],
+        )
+
+    def _row_calls(self, features: Array) -> Iterator[tuple[ExchangeWork, CollectiveKind, int]]:
+        """Collectives of rows: one call a step that has such rows, its kind and its kernels."""
+        for op, exchange, lines, repeats in self._row_exchanges:
             rows = op.share * features[op.counted_in]
-            active = rows > 0
-            network_s += repeats * np.where(active, lines.seconds(rows), 0.0)
-            overhead_s += repeats * active * (lines.overhead_s + op.launches * self.constants.launch_s)
-        self._add_attention(steps, compute_s, memory_s, network_s, overhead_s)
-        network_s -= self.constants.overlap_fraction * np.minimum(compute_s + memory_s, network_s)
-        step_overhead = self.constants.step_s + self.constants.sequence_s * features[2]
-        parts = {
-            Binding.COMPUTE: compute_s,
-            Binding.MEMORY: memory_s,
-            Binding.NETWORK: network_s,
-            Binding.OVERHEAD: overhead_s,
-        }
-        by_binding = {binding: np.asarray(part.sum(axis=0)) for binding, part in parts.items()}
-        by_binding[Binding.OVERHEAD] = by_binding[Binding.OVERHEAD] + step_overhead
-        return StepTimes(compute_s + memory_s + network_s + overhead_s, step_overhead, by_binding)
+            active = np.flatnonzero(rows > 0)
+            yield lines.work(rows[active], active, repeats), exchange.kind, op.launches
+
+    def _group_calls(self, steps: _Steps) -> Iterator[tuple[ExchangeWork, CollectiveKind, int]]:
+        """Collectives of attention: one call for each group, one kernel for all groups of a step."""
+        for op, exchange, lines in self._group_exchanges:
+            active = steps.active(op)
+            units = (steps.count * _span(op, steps))[active]
+            repeats = _stage_weights([op], self._stages)[:, 0]
+            yield lines.work(units, np.nonzero(active)[1], repeats), exchange.kind, op.launches
+
+    def _attend(self, op: GroupOp, steps: _Steps) -> tuple[Array, Array, Array]:
+        """[groups, steps] each: seconds at peak, of one more query row per key, at full bandwidth."""
+        count = np.where(steps.active(op), steps.count, 0.0)
+        compute = count * _causal_pairs(steps.new, steps.past, op.limit) * _compute_s_per_row(op, self.device)
+        rows = np.maximum(op.rows_per_token * steps.new, np.finfo(np.float64).tiny)
+        moved = count * ((op.kv_bytes + op.span_bytes) * _span(op, steps) + op.token_bytes * steps.new)
+        return compute, compute / rows, moved / self.device.memory_bandwidth.value
 
     def _steps(self, count: ArrayLike, new: ArrayLike, past: ArrayLike, logit_rows: ArrayLike) -> _Steps:
         counts, fresh, before = np.broadcast_arrays(*(np.atleast_2d(np.asarray(a, np.float64)) for a in (count, new, past)))
@@ -252,42 +253,20 @@ class StepTimeModel:
         absorbs = np.zeros(counts.shape, bool) if mla is None else _absorbs(mla, fresh, before)
         return _Steps(counts, fresh, before, logits, absorbs)
 
-    def _add_attention(self, steps: _Steps, compute_s: Array, memory_s: Array, network_s: Array, overhead_s: Array) -> None:
-        """Add attention of every group to the sums [stages, steps], in place."""
-        bandwidth = self.device.memory_bandwidth.value
-        for index, op in enumerate(self._attention):
-            active = (steps.count > 0) & (steps.new > 0)
-            if op.form is not None:
-                active &= steps.absorbs if op.form is MlaForm.ABSORBED else ~steps.absorbs
-            count = np.where(active, steps.count, 0.0)
-            pairs = _causal_pairs(steps.new, steps.past, op.limit)
-            span = pairs if op.gathers else _tokens_read(steps.new, steps.past, op.limit)
-            stage, repeats = op.place.stage, op.place.repeats
-            launched = active.any(axis=0)
-            overhead_s[stage] += repeats * op.launches * self.constants.launch_s * launched
-            if index in self._group_lines:
-                lines = self._group_lines[index]
-                network_s[stage] += repeats * np.where(active, lines.seconds(count * span), 0.0).sum(axis=0)
-                overhead_s[stage] += repeats * lines.overhead_s * active.sum(axis=0)
-                continue
-            efficiency = self.constants.efficiencies[op.kind]
-            rows = np.maximum(op.rows_per_token * steps.new, 1e-300)
-            compute = (
-                count * pairs * _compute_s_per_row(op, self.device, self.constants) * (1.0 + efficiency.half_rows / rows)
-            )
-            moved = count * ((op.kv_bytes + op.span_bytes) * span + op.token_bytes * steps.new)
-            memory = moved / (efficiency.memory * bandwidth)
-            bound = compute > memory
-            compute_s[stage] += repeats * np.where(bound, compute, 0.0).sum(axis=0)
-            memory_s[stage] += repeats * np.where(bound, 0.0, memory).sum(axis=0)
 
-
-def _stage_weights(ops: Sequence[RowOp], stages: int) -> Array:
+def _stage_weights(ops: Sequence[RowOp | GroupOp], stages: int) -> Array:
     """[stages, ops]: repeats of each op in its stage."""
     weights = np.zeros((stages, len(ops)))
     for index, op in enumerate(ops):
         weights[op.place.stage, index] = op.place.repeats
     return weights
+
+
+def _span(op: GroupOp, steps: _Steps) -> Array:
+    """[groups, steps] tokens that one sequence of each group reads."""
+    if op.gathers:
+        return _causal_pairs(steps.new, steps.past, op.limit)
+    return _tokens_read(steps.new, steps.past, op.limit)
 
 
 def _causal_pairs(new: Array, past: Array, limit: int | None) -> Array:
