@@ -80,6 +80,16 @@ class Deployment:
         return self.precisions.activations
 
     @property
+    def scales_inputs(self) -> bool:
+        """Whether inputs of projections are brought to a narrow type with scales of their own: one more kernel each.
+
+        So it is where weights carry block scales and the arithmetic is narrower than activations; per-tensor scales are
+        known beforehand and applied by the kernel that writes the input.
+        """
+        narrow = self.precisions.compute.bytes_per_element < self.activation_bytes
+        return narrow and self.precisions.scale_bytes_per_element > 0
+
+    @property
     def stages(self) -> tuple[tuple[int, int], ...]:
         """(first, one past the last) layer of each stage."""
         return split_layers(self.spec.num_layers, self.plan.pipeline)
@@ -127,6 +137,7 @@ class Deployment:
             activation_bytes=(inputs + outputs) * self.activation_bytes,
             weight_bytes=weights,
             held_bytes=weights if held else 0.0,
+            launches=2 if self.scales_inputs else 1,
         )
 
     def elementwise(

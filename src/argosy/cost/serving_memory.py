@@ -34,6 +34,8 @@ class MemoryConstants:
         total_fraction: share of the device's memory that may be used at all (0.9 is usual where it is shared or displays).
         kv_fraction: share of what weights, activations and overheads leave that KV may take.
         block_tokens: tokens of a KV block; a sequence holds whole blocks.
+        reserved_output: share of its output for which a running request holds KV, on average: 1 where the whole request is
+            reserved on admission, 0.5 where blocks are taken as it grows and requests are preempted when there are none.
     """
 
     communication_pair: Quantity = field(default_factory=lambda: _observed(342e6))
@@ -42,10 +44,11 @@ class MemoryConstants:
     total_fraction: float = 1.0
     kv_fraction: float = 0.9
     block_tokens: int = 16
+    reserved_output: float = 1.0
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for shares outside 0 to 1 or blocks of no tokens."""
-        fraction(total_fraction=self.total_fraction, kv_fraction=self.kv_fraction)
+        fraction(total_fraction=self.total_fraction, kv_fraction=self.kv_fraction, reserved_output=self.reserved_output)
         at_least_one(block_tokens=self.block_tokens)
 
     def communication_bytes(self, ranks: int) -> float:
@@ -116,6 +119,7 @@ class ServingMemory:
     stages: tuple[StageMemory, ...]
     data: int
     block_tokens: int
+    reserved_output: float = 1.0
 
     @property
     def shortfall_bytes(self) -> float:
@@ -137,6 +141,12 @@ class ServingMemory:
         at_least_one(tokens=tokens)
         per_rank = min(self._per_stage(stage, tokens) for stage in self.stages)
         return self.data * per_rank
+
+    def running_limit(self, input_tokens: int, output_tokens: int) -> int:
+        """Requests that run at once in steady state; none may, as a whole, exceed what is there."""
+        if self.admissible_concurrency(input_tokens + output_tokens) == 0:
+            return 0
+        return self.admissible_concurrency(input_tokens + math.ceil(self.reserved_output * output_tokens))
 
     def _per_stage(self, stage: StageMemory, tokens: int) -> int:
         return max(0, math.floor(stage.usable_kv_bytes / stage.sequence_bytes(tokens, self.block_tokens)))
@@ -214,7 +224,7 @@ def serving_memory(
                 kv_layers=_kv_layers(deployment, stage) + (() if draft is None else _kv_layers(draft, draft_stage)),
             )
         )
-    return ServingMemory(tuple(stages), plan.data, constants.block_tokens)
+    return ServingMemory(tuple(stages), plan.data, constants.block_tokens, constants.reserved_output)
 
 
 def _kv_layers(deployment: Deployment, stage: int) -> tuple[KvLayers, ...]:

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from argosy.cost.checks import at_least_one, not_negative
+from argosy.cost.efficiency import Constants
 from argosy.cost.serving_memory import ServingMemory
 from argosy.cost.speculation import Speculation
 from argosy.cost.step_time import Binding
 from argosy.cost.step_time_model import StepTimeModel
-from argosy.cost.step_time_work import Array, StepTimes
+from argosy.cost.step_time_work import Array, StepTimes, StepWork
 from argosy.errors import ConfigError
 
 
@@ -161,16 +162,80 @@ def closed_loops(
     Raises:
         ConfigError: a step budget below 1.
     """
+    budgets = _budgets(loads, step_tokens)
+    admissible, running = _admitted(loads, memory)
+    served = _served(model, loads, np.array(running, np.float64), budgets, speculation)
+    return [_estimate(load, served, index, running[index], admissible[index]) for index, load in enumerate(loads)]
+
+
+def _budgets(loads: Sequence[ClosedLoop], step_tokens: int | Sequence[int]) -> Array:
     budgets = [step_tokens] * len(loads) if isinstance(step_tokens, int) else list(step_tokens)
     for budget in budgets:
         at_least_one(step_tokens=budget)
-    admissible = [None if memory is None else memory.admissible_concurrency(load.tokens) for load in loads]
+    return np.array(budgets, np.float64)
+
+
+def _admitted(loads: Sequence[ClosedLoop], memory: ServingMemory | None) -> tuple[list[int | None], list[int]]:
+    """(most requests that KV lets run, requests that run) of each load."""
+    limits = [None if memory is None else memory.running_limit(load.input_tokens, load.output_tokens) for load in loads]
     running = [
-        load.concurrency if most is None else min(load.concurrency, most)
-        for load, most in zip(loads, admissible, strict=True)
+        load.concurrency if most is None else min(load.concurrency, most) for load, most in zip(loads, limits, strict=True)
     ]
-    served = _served(model, loads, np.array(running, np.float64), np.array(budgets, np.float64), speculation)
-    return [_estimate(load, served, index, running[index], admissible[index]) for index, load in enumerate(loads)]
+    return limits, running
+
+
+@dataclass(frozen=True, slots=True)
+class SteadySteps:
+    """Mean steps of many loads before any constants, to be priced under one set after another.
+
+    Attributes:
+        work: of [2 x loads] steps: those without prompt tokens, then those with.
+        shares: [2, loads], how often each kind is.
+        micro_batches: [loads] in the pipeline at once.
+    """
+
+    work: StepWork
+    shares: Array
+    micro_batches: Array
+
+    def tpot_s(self, constants: Constants) -> Array:
+        """[loads] mean step, which is the time per output token."""
+        times = self.work.priced(constants)
+        shape = self.shares.shape
+        latency, interval = times.latency_s.reshape(shape), times.interval_s.reshape(shape)
+        return np.asarray((np.maximum(latency, self.micro_batches * interval) * self.shares).sum(axis=0))
+
+
+def steady_steps(
+    model: StepTimeModel,
+    loads: Sequence[ClosedLoop],
+    *,
+    step_tokens: int | Sequence[int],
+    memory: ServingMemory | None = None,
+) -> SteadySteps:
+    """The steps whose mean `closed_loops` reports as TPOT, without speculation.
+
+    Raises:
+        ConfigError: a step budget below 1, or a load of which not one request fits in memory.
+    """
+    budgets = _budgets(loads, step_tokens)
+    limits, running = _admitted(loads, memory)
+    if 0 in limits:
+        raise ConfigError(f"no request of {loads[limits.index(0)].tokens} tokens fits in memory")
+    requests = _Requests.of(loads, None)
+    micro_batches, sequences = _micro_batches(model, np.array(running, np.float64))
+    cycle = _cycle(requests, sequences, budgets)
+    composition = _Composition.of(requests, cycle)
+    shares = np.stack([1.0 - cycle.mixed_share, cycle.mixed_share])
+    return SteadySteps(model.work(*composition.steps(1)), shares, micro_batches)
+
+
+def _micro_batches(model: StepTimeModel, running: Array) -> tuple[Array, Array]:
+    """([loads] micro-batches in the pipeline, sequences of one) of the running requests of one data rank."""
+    plan = model.deployment.plan
+    rank_running = np.maximum(1.0, running / plan.data)
+    micro_batches = np.minimum(float(plan.pipeline), rank_running)
+    return micro_batches, rank_running / micro_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +287,15 @@ class _Requests:
 def _served(
     model: StepTimeModel, loads: Sequence[ClosedLoop], running: Array, budgets: Array, speculation: Speculation | None
 ) -> _Served:
-    plan, requests = model.deployment.plan, _Requests.of(loads, speculation)
-    rank_running = np.maximum(1.0, running / plan.data)
-    micro_batches = np.minimum(float(plan.pipeline), rank_running)
-    cycle = _cycle(requests, rank_running / micro_batches, budgets)
+    requests = _Requests.of(loads, speculation)
+    micro_batches, sequences = _micro_batches(model, running)
+    cycle = _cycle(requests, sequences, budgets)
     latency, interval, by_binding = _two_kinds_of_step(model, requests, cycle, speculation)
     cadence = np.maximum(latency, micro_batches * interval)
     shares = np.stack([1.0 - cycle.mixed_share, cycle.mixed_share])
     step_s = np.asarray((cadence * shares).sum(axis=0))
     budget_wait_s = (cycle.steps - requests.decode_steps - cycle.prompt_steps) * step_s
-    residual_s = np.where(rank_running > 1, step_s / 2, 0.0)
+    residual_s = np.where(micro_batches * sequences > 1, step_s / 2, 0.0)
     own_prompt_s = cycle.prompt_steps * cadence[1]
     total = (latency * shares).sum(axis=0)
     bound = {binding: np.asarray((part * shares).sum(axis=0) / total) for binding, part in by_binding.items()}
@@ -259,6 +323,36 @@ def _cycle(requests: _Requests, sequences: Array, step_tokens: Array) -> _Cycle:
     return _Cycle(steps, prompt_steps, decoding, mixed, starts * prompt / mixed, starts / mixed)
 
 
+@dataclass(frozen=True, slots=True)
+class _Composition:
+    """Mean steps of the loads, [groups, 2 x loads]: decoding sequences, then prompt chunks; steps without prompts first."""
+
+    count: Array
+    chunk: Array
+    past: Array
+    starts: Array
+
+    @classmethod
+    def of(cls, requests: _Requests, cycle: _Cycle) -> _Composition:
+        chunk = np.minimum(cycle.prompt_tokens, requests.prompt / cycle.prompt_steps)
+        # Chunks of a prompt start at 0, c, 2c ...: on average half of what is left before the last one.
+        past = requests.cached + (requests.prompt - requests.prompt / cycle.prompt_steps) / 2
+        # Where nothing decodes no step is without prompt tokens: its share is 0 and one sequence stands in.
+        alone = np.where(cycle.decoding > 0, cycle.decoding, 1.0)
+        none = np.zeros_like(alone)
+        return cls(
+            np.stack([_pair(alone, cycle.decoding), _pair(none, cycle.prompt_tokens / chunk)]),
+            _pair(none, chunk),
+            np.stack([_pair(requests.context, requests.context), _pair(none, past)]),
+            _pair(none, cycle.starts_per_mixed_step),
+        )
+
+    def steps(self, width: int) -> tuple[Array, Array, Array, Array]:
+        """(count, new, past, logit rows) when decoding sequences compute `width` tokens each."""
+        new = np.stack([np.full_like(self.chunk, width), self.chunk])
+        return self.count, new, self.past, width * self.count[0] + self.starts
+
+
 def _two_kinds_of_step(
     model: StepTimeModel, requests: _Requests, cycle: _Cycle, speculation: Speculation | None
 ) -> tuple[Array, Array, dict[Binding, Array]]:
@@ -266,34 +360,26 @@ def _two_kinds_of_step(
 
     A draft model computes the same prompts, and one token a sequence for every draft, before the target's step.
     """
-    chunk = np.minimum(cycle.prompt_tokens, requests.prompt / cycle.prompt_steps)
-    # Chunks of a prompt start at 0, c, 2c ...: on average half of what is left before the last one.
-    past = requests.cached + (requests.prompt - requests.prompt / cycle.prompt_steps) / 2
-    # Where nothing decodes no step is without prompt tokens: its share is 0 and one sequence stands in.
-    alone = np.where(cycle.decoding > 0, cycle.decoding, 1.0)
-    none, one = np.zeros_like(alone), np.ones_like(alone)
-    count = np.stack([_pair(alone, cycle.decoding), _pair(none, cycle.prompt_tokens / chunk)])
-    past_of = np.stack([_pair(requests.context, requests.context), _pair(none, past)])
-    firsts = _pair(none, cycle.starts_per_mixed_step)
-
-    def steps(of: StepTimeModel, width: int) -> StepTimes:
-        new = np.stack([_pair(width * one, width * one), _pair(none, chunk)])
-        return of.times(count, new, past_of, width * count[0] + firsts)
-
-    target = steps(model, requests.step_width)
+    composition = _Composition.of(requests, cycle)
+    target = model.times(*composition.steps(requests.step_width))
     latency, interval, parts = target.latency_s, target.interval_s, dict(target.by_binding)
     if speculation is not None:
-        first = steps(speculation.draft, 1)
-        further = speculation.draft.decode(np.maximum(count[0], np.finfo(np.float64).tiny), past_of[0])
-        repeats = (speculation.drafts - 1) * (count[0] > 0)
+        decoding = composition.count[0]
+        first = speculation.draft.times(*composition.steps(1))
+        further = speculation.draft.decode(np.maximum(decoding, np.finfo(np.float64).tiny), composition.past[0])
+        repeats = (speculation.drafts - 1) * (decoding > 0)
         drafting = first.latency_s + repeats * further.latency_s
         latency, interval = latency + drafting, interval + drafting
         parts = {
             binding: part + first.by_binding[binding] + repeats * further.by_binding[binding]
             for binding, part in parts.items()
         }
-    shape = (2, len(alone))
-    return latency.reshape(shape), interval.reshape(shape), {binding: part.reshape(shape) for binding, part in parts.items()}
+    shape = cycle.mixed_share.shape
+    return (
+        latency.reshape(2, *shape),
+        interval.reshape(2, *shape),
+        {binding: part.reshape(2, *shape) for binding, part in parts.items()},
+    )
 
 
 def _pair(without: Array, with_prompts: Array) -> Array:
