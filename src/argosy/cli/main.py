@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from argosy import __version__
-from argosy.cli import chat_command, models_command, serve_command, version_command
+from argosy.cli import chat_command, models_command, plan_command, serve_command, version_command
 from argosy.cli.flags import in_flags
 from argosy.cli.terminal import complain
 from argosy.errors import ArgosyError, ConfigError, InvalidRequest, ModelFileError, UnknownModel, UnsupportedModel
@@ -26,6 +26,7 @@ Examples:
   argosy serve smollm2-135m     serve it over the OpenAI API on port 8000
   argosy chat smollm2-135m      talk to it in the terminal
   argosy models                 the models known by name, and which are here
+  argosy plan --help            what a model takes: devices, memory, latency, price
 
 Every command explains itself with --help. A model is a known name, a .gguf file, a folder with safetensors files,
 or hf:org/name[:file].
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.command("serve", epilog=serve_command.EPILOG)(serve_command.serve)
 app.command("chat", epilog=chat_command.EPILOG)(chat_command.chat)
 app.add_typer(models_command.app, name="models")
+app.add_typer(plan_command.app, name="plan")
 app.command("version")(version_command.version)
 
 

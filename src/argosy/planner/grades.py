@@ -15,8 +15,8 @@ GRADE_MARKS = {
 GRADE_MEANINGS = {
     Grade.MEASURED: "measured",
     Grade.PRIMARY: "primary source",
-    Grade.FITTED: "fitted to measurements",
-    Grade.DERIVED: "derived from better",
+    Grade.FITTED: "fitted",
+    Grade.DERIVED: "derived",
     Grade.SECONDARY: "second-hand",
     Grade.MEMORY: "from memory",
 }

@@ -1,0 +1,217 @@
+"""Plots as SVG text: points and lines over linear or logarithmic axes, and stacked bars.
+
+Colours are CSS variables of the page (`page.STYLE`), so that a plot follows the reader's light or dark setting. Nothing is
+told by colour alone: series differ in their marker, parts of a bar carry their name, and every mark has a title that shows
+on hovering.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from argosy.observe.report.figures import significant
+
+SERIES_COLOURS = 8
+_WIDTH, _HEIGHT = 760, 400
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 20, 14, 52
+_MARKERS = ("circle", "square", "triangle", "diamond", "cross")
+_CHARACTER_PX = 6.6
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis from `low` to `high`; a logarithmic one needs both above 0."""
+
+    label: str
+    low: float
+    high: float
+    log: bool = False
+    text: Callable[[float], str] = significant
+
+    @classmethod
+    def over(
+        cls, label: str, values: Sequence[float], *, log: bool = False, text: Callable[[float], str] = significant
+    ) -> Axis:
+        """An axis that holds all `values` with a margin; a linear one begins at 0."""
+        low, high = min(values), max(values)
+        if log:
+            return cls(label, low / 1.4, high * 1.4, True, text)
+        return cls(label, 0.0, high * 1.08 if high > 0 else 1.0, False, text)
+
+    def share(self, value: float) -> float:
+        """Where `value` lies, 0 at `low` and 1 at `high`."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        """About five round values within the axis."""
+        if self.log:
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            digits = (1.0,) if last - first > 4 else (1.0, 2.0, 5.0) if last - first > 1 else tuple(map(float, range(1, 10)))
+            candidates = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
+        else:
+            raw = (self.high - self.low) / 5
+            power = 10.0 ** math.floor(math.log10(raw))
+            step = next(power * digit for digit in (1.0, 2.0, 5.0, 10.0) if power * digit >= raw)
+            candidates = [step * index for index in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        return [value for value in candidates if self.low <= value <= self.high]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A mark; `title` shows on hovering, `label` beside it. `series` chooses marker and colour, `radius` is in pixels."""
+
+    x: float
+    y: float
+    title: str
+    series: int = 0
+    radius: float = 5.0
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A polyline through (x, y) pairs; `label` is written at its end."""
+
+    points: tuple[tuple[float, float], ...]
+    title: str
+    series: int = 0
+    dashed: bool = False
+    label: str = ""
+
+
+def colour(series: int) -> str:
+    """CSS colour of a series."""
+    return f"var(--series-{series % SERIES_COLOURS})"
+
+
+def plot(description: str, x: Axis, y: Axis, points: Sequence[Point], lines: Sequence[Line] = ()) -> str:
+    """An SVG of `lines` under `points`; `description` is what a screen reader says.
+
+    Points outside the axes are a mistake of the caller and fail an assertion.
+    """
+
+    def place(at_x: float, at_y: float) -> tuple[float, float]:
+        share_x, share_y = x.share(at_x), y.share(at_y)
+        assert -1e-9 <= share_x <= 1 + 1e-9, f"{at_x} outside {x}"
+        assert -1e-9 <= share_y <= 1 + 1e-9, f"{at_y} outside {y}"
+        return _LEFT + share_x * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - share_y * (_HEIGHT - _TOP - _BOTTOM)
+
+    parts = [*_frame(x, y), *(_line(line, place) for line in lines), *_points(points, place)]
+    return _svg(description, _HEIGHT, parts)
+
+
+def _svg(description: str, height: float, parts: Sequence[str]) -> str:
+    label = escape(description, quote=True)
+    head = f'<svg viewBox="0 0 {_WIDTH} {height:g}" role="img" aria-label="{label}">'
+    return "\n".join((head, *parts, "</svg>"))
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start", kind: str = "") -> str:
+    style = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style}>{escape(text)}</text>'
+
+
+def _frame(x: Axis, y: Axis) -> list[str]:
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    parts = []
+    for value in x.ticks():
+        at = _LEFT + x.share(value) * (right - _LEFT)
+        parts.append(f'<line class="grid" x1="{at:.1f}" y1="{_TOP}" x2="{at:.1f}" y2="{bottom}"/>')
+        parts.append(_text(at, bottom + 17, x.text(value), anchor="middle", kind="tick"))
+    for value in y.ticks():
+        at = bottom - y.share(value) * (bottom - _TOP)
+        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}"/>')
+        parts.append(_text(_LEFT - 8, at + 4, y.text(value), anchor="end", kind="tick"))
+    parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none"/>')
+    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 10, x.label, anchor="middle", kind="label"))
+    middle = (_TOP + bottom) / 2
+    turned = f'<text class="label" text-anchor="middle" transform="translate(16 {middle:g}) rotate(-90)">'
+    parts.append(f"{turned}{escape(y.label)}</text>")
+    return parts
+
+
+def _line(line: Line, place: Callable[[float, float], tuple[float, float]]) -> str:
+    spots = [place(*point) for point in line.points]
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
+    dashes = ' stroke-dasharray="6 4"' if line.dashed else ""
+    drawn = f'<path d="{path}" fill="none" stroke="{colour(line.series)}" stroke-width="2"{dashes}>'
+    drawn += f"<title>{escape(line.title)}</title></path>"
+    if line.label:
+        x, y = spots[-1]
+        drawn += _text(x - 4, y - 7, line.label, anchor="end", kind="mark")
+    return drawn
+
+
+def _points(points: Sequence[Point], place: Callable[[float, float], tuple[float, float]]) -> list[str]:
+    """Large marks first, so that small ones stay within reach; labels last and only where none is written yet."""
+    parts: list[str] = []
+    labels: list[str] = []
+    taken: list[tuple[float, float, float, float]] = []
+    for point in sorted(points, key=lambda point: -point.radius):
+        x, y = place(point.x, point.y)
+        parts.append(_marker(x, y, point))
+        if not point.label:
+            continue
+        width = len(point.label) * _CHARACTER_PX
+        beyond = x + point.radius + 4 + width > _WIDTH - _RIGHT
+        left = x - point.radius - 4 - width if beyond else x + point.radius + 4
+        box = (left, y - 8, left + width, y + 8)
+        if any(box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken):
+            continue
+        taken.append(box)
+        labels.append(_text(left, y + 4, point.label, kind="mark"))
+    return parts + labels
+
+
+def _marker(x: float, y: float, point: Point) -> str:
+    shape, r = _MARKERS[point.series % len(_MARKERS)], point.radius
+    d = 1.3 * r
+    outline = {
+        "circle": f"M{x - r:.1f} {y:.1f}a{r:.1f} {r:.1f} 0 1 0 {2 * r:.1f} 0a{r:.1f} {r:.1f} 0 1 0 {-2 * r:.1f} 0z",
+        "square": f"M{x - r:.1f} {y - r:.1f}h{2 * r:.1f}v{2 * r:.1f}h{-2 * r:.1f}z",
+        "triangle": f"M{x:.1f} {y - 1.2 * r:.1f}l{1.15 * r:.1f} {2 * r:.1f}h{-2.3 * r:.1f}z",
+        "diamond": f"M{x:.1f} {y - d:.1f}l{d:.1f} {d:.1f}l{-d:.1f} {d:.1f}l{-d:.1f} {-d:.1f}z",
+        "cross": f"M{x - r:.1f} {y - r:.1f}l{2 * r:.1f} {2 * r:.1f}m0 {-2 * r:.1f}l{-2 * r:.1f} {2 * r:.1f}",
+    }[shape]
+    hue = colour(point.series)
+    paint = f'fill="none" stroke="{hue}" stroke-width="3"' if shape == "cross" else f'fill="{hue}"'
+    return f'<path class="point" tabindex="0" d="{outline}" {paint}><title>{escape(point.title)}</title></path>'
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stacked bar: (name, value) of its parts from left to right, of `total`."""
+
+    label: str
+    parts: tuple[tuple[str, float], ...]
+    total: float
+
+
+def stacked_bars(description: str, bars: Sequence[Bar], text: Callable[[float], str], *, free: str = "free") -> str:
+    """Horizontal bars on one scale; equal names have equal colours, `free` is drawn without one."""
+    names = list(dict.fromkeys(name for bar in bars for name, _ in bar.parts if name != free))
+    scale = (_WIDTH - 2) / max(bar.total for bar in bars)
+    parts, y = [], 0.0
+    for bar in bars:
+        parts.append(_text(0, y + 14, bar.label, kind="mark"))
+        y, x = y + 21, 1.0
+        for name, value in bar.parts:
+            width = max(0.0, value) * scale
+            paint = "none" if name == free else colour(names.index(name))
+            title = f"{name}: {text(value)} ({value / bar.total:.0%})"
+            parts.append(
+                f'<rect class="part" x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="34" fill="{paint}">'
+                f"<title>{escape(title)}</title></rect>"
+            )
+            label = next((form for form in (f"{name} {text(value)}", name) if len(form) * _CHARACTER_PX + 8 < width), "")
+            if label:
+                kind = "mark" if name == free else f"on-{names.index(name) % SERIES_COLOURS}"
+                parts.append(_text(x + width / 2, y + 22, label, anchor="middle", kind=kind))
+            x += width
+        y += 48
+    return _svg(description, y, parts)

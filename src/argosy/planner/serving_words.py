@@ -1,0 +1,49 @@
+"""Questions and answers about serving in words and parts, as every report needs them."""
+
+from __future__ import annotations
+
+from argosy.observe.report.figures import seconds, share, significant
+from argosy.planner.serving_answer import MemoryBreakdown
+from argosy.planner.serving_question import Slo, Target
+from argosy.planner.traffic import Traffic
+
+_USUAL_PERCENTILE = 99.0
+
+
+def traffic_words(traffic: Traffic) -> str:
+    """One line: rate, lengths, what prompts share, bursts."""
+    parts = [
+        f"{significant(traffic.requests_per_s)} requests/s",
+        f"prompts of {significant(traffic.prompt.mean, 5)} tokens ({traffic.prompt.source})",
+        f"answers of {significant(traffic.output.mean, 5)} ({traffic.output.source})",
+    ]
+    if traffic.prefix.share:
+        parts.append(f"{share(traffic.prefix.share)} of prompts shared")
+    if traffic.burstiness != 1:
+        parts.append(f"burstiness {significant(traffic.burstiness)}")
+    return ", ".join(parts)
+
+
+def slo_words(slo: Slo) -> str:
+    """The targets, or that there is none."""
+    named = (("TTFT", slo.ttft), ("TPOT", slo.tpot))
+    parts = [f"{name} {seconds(target.seconds)} at p{target.percentile:g}" for name, targets in named for target in targets]
+    return ", ".join(parts) or "any latency will do"
+
+
+def headline_percentile(targets: tuple[Target, ...]) -> float:
+    """The percentile to show where there is room for one: the first that was asked for."""
+    return targets[0].percentile if targets else _USUAL_PERCENTILE
+
+
+def memory_parts(memory: MemoryBreakdown) -> tuple[tuple[str, float], ...]:
+    """(name, bytes) of what a device's memory holds, what is free last."""
+    return (
+        ("weights", memory.weight_bytes),
+        ("draft weights", memory.draft_weight_bytes),
+        ("KV", memory.kv_bytes),
+        ("activations", memory.activation_bytes),
+        ("communication buffers", memory.communication_bytes),
+        ("runtime", memory.runtime_bytes),
+        ("free", memory.free_bytes),
+    )
