@@ -70,7 +70,7 @@ def test_draws_follow_the_weights(weights):
 
 
 def test_rounding_of_the_logits_hardly_ever_changes_a_draw():
-    """Errors of the logits go together across a vocabulary. Inverting the cumulative distribution changes a fifth of these."""
+    """Errors of logits go together across a vocabulary. Inverting the cumulative distribution changes a fifth of these."""
     logits = torch.randn(400, 20_000, generator=torch.Generator().manual_seed(3))
     error = 1e-4 * torch.cos(torch.arange(20_000) / 20_000 * 6.283)
     first, second = (draw(torch.softmax(x, dim=-1), keys_of(400)) for x in (logits, logits + error))
