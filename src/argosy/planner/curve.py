@@ -109,10 +109,12 @@ def _interpolated(at_points: Curve, points: NDArray[np.int_]) -> Curve:
     def spread(values: Array, at: Array) -> Array:
         return np.stack([np.interp(at, points, row) for row in values])
 
-    names = ("tpot_s", "residual_s", "prompt_s", "occupancy_s")
     return dataclasses.replace(
         at_points,
         rate=spread(at_points.rate, states),
         rate_between=spread(at_points.rate, middles),
-        **{name: spread(getattr(at_points, name), states) for name in names},
+        tpot_s=spread(at_points.tpot_s, states),
+        residual_s=spread(at_points.residual_s, states),
+        prompt_s=spread(at_points.prompt_s, states),
+        occupancy_s=spread(at_points.occupancy_s, states),
     )

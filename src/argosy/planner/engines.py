@@ -1,4 +1,4 @@
-"""Engines: a layout and formats of one replica on a device, with its memory and step times. What does not fit is left out."""
+"""Engines: layout and formats of one replica on a device, with its memory and step times; what does not fit is left out."""
 
 from __future__ import annotations
 

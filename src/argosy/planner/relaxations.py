@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from argosy.cost.device import Precision
 from argosy.cost.model_spec import ModelSpec
-from argosy.planner.formats import supported_kv, supported_weights
+from argosy.planner.formats import WeightFormat, supported_kv, supported_weights
 from argosy.planner.serving_answer import Change, Infeasible
 from argosy.planner.serving_plan import pool_layout, usd_range
-from argosy.planner.serving_question import ServingQuestion, Slo, Target
+from argosy.planner.serving_question import SearchSpace, ServingQuestion, Slo, Target
 from argosy.planner.serving_search import Candidate, Grid, Search, candidates_of, search, within_budget
 
 _RATE_STEPS = 7
@@ -99,16 +100,21 @@ def _change(what: str, candidate: Candidate) -> Change:
 
 def _other_formats(found: Search, draft: ModelSpec | None) -> Iterator[tuple[float, Change]]:
     space = found.question.space
-    for name, asked, all_of in (("weights", space.weights, supported_weights), ("kv", space.kv, supported_kv)):
-        if asked is None:
-            continue
-        tried = dict.fromkeys(value for offer in found.offers for value in all_of(offer.device) if value not in asked)
-        for order, value in enumerate(tried):
-            wider = dataclasses.replace(space, **{name: (value,)})
-            candidate = _best(dataclasses.replace(found.question, space=wider), found, draft)
-            if candidate is not None:
-                label = "KV" if name == "kv" else name
-                yield 1e-3 * order, _change(f"{value} {label}", candidate)
+    tried: list[WeightFormat | Precision] = []
+    for offer in found.offers:
+        tried += [value for value in supported_weights(offer.device) if space.weights and value not in space.weights]
+        tried += [value for value in supported_kv(offer.device) if space.kv and value not in space.kv]
+    for order, value in enumerate(dict.fromkeys(tried)):
+        candidate = _best(dataclasses.replace(found.question, space=_with_format(space, value)), found, draft)
+        if candidate is not None:
+            label = "weights" if isinstance(value, WeightFormat) else "KV"
+            yield 1e-3 * order, _change(f"{value} {label}", candidate)
+
+
+def _with_format(space: SearchSpace, value: WeightFormat | Precision) -> SearchSpace:
+    if isinstance(value, WeightFormat):
+        return dataclasses.replace(space, weights=(value,))
+    return dataclasses.replace(space, kv=(value,))
 
 
 def _more_devices(found: Search, draft: ModelSpec | None) -> Iterator[tuple[float, Change]]:

@@ -97,7 +97,7 @@ class SearchSpace:
     expert: tuple[int, ...] | None = None
     weights: tuple[WeightFormat, ...] | None = None
     kv: tuple[Precision, ...] | None = None
-    chunk_tokens: tuple[int, ...] = (512, 1024, 2048, 4096, 8192)
+    chunk_tokens: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
     max_batch: tuple[int, ...] | None = None
     prefix_caching: tuple[bool, ...] = (False, True)
     disaggregate: bool = True

@@ -19,7 +19,7 @@ from argosy.planner.serving_question import ServingQuestion, Slo
 from argosy.planner.traffic import Traffic
 
 Array = NDArray[np.float64]
-_BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 # Replicas to try over the fewest that are stable. Multiples are independent of what the service level or the limits allow,
 # so that tightening either only removes plans.
 _REPLICA_STEPS = (0, 1, 2, 3)
@@ -192,7 +192,7 @@ def evaluate(engine: Engine, question: ServingQuestion) -> Grid | None:
     most = max(limits[index] for index in kept)
     chunks = tuple(admitted[index][0] for index in kept)
     admissions = tuple(admitted[index][1] for index in kept)
-    ladder = question.space.max_batch or (*_BATCHES, *(limits[index] for index in kept))
+    ladder = question.space.max_batch or (*BATCHES, *(limits[index] for index in kept))
     wanted = tuple(sorted({batch for batch in ladder if batch <= most}))
     if not wanted:
         return None
@@ -284,7 +284,7 @@ def fastest(grid: Grid, question: ServingQuestion) -> Candidate | None:
 def candidates_of(grids: Iterable[Grid], question: ServingQuestion) -> list[Candidate]:
     """The cheapest plan of every engine, cheapest first; of equals the widest formats, then the most room."""
     found = [candidate for grid in grids if (candidate := cheapest(grid, question)) is not None]
-    return distinct(sorted(found, key=lambda c: (round(c.usd_per_h, 6), -_stored_bytes(c), room(c))))
+    return distinct(sorted(found, key=lambda c: (round(c.usd_per_h, 6), -stored_bytes(c.grid.engine), room(c))))
 
 
 def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -299,9 +299,9 @@ def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
     return list(kept.values())
 
 
-def _stored_bytes(candidate: Candidate) -> float:
+def stored_bytes(engine: Engine) -> float:
     """Bytes of a weight and of a KV element: at one price wider formats are preferred, since their quality is known."""
-    precisions = candidate.grid.engine.deployment.precisions
+    precisions = engine.deployment.precisions
     return precisions.weights.bytes_per_element + precisions.kv.bytes_per_element
 
 
