@@ -16,6 +16,8 @@ def test_what_is_given_is_kept_and_the_rest_has_defaults():
     [
         ("model", ""),
         ("threads", 0),
+        ("threads", 4097),
+        ("threads", 10**20),
         ("max_model_len", 1),
         ("max_model_len", -5),
         ("max_num_seqs", 0),

@@ -119,6 +119,7 @@ def test_limits_agree_with_the_engines():
     assert sampling_params.MAX_LOGPROBS == base.MAX_LOGPROBS
     assert sampling_params.MAX_STOP_STRINGS == base.MAX_STOP_STRINGS
     assert sampling_params.MAX_BAD_WORDS == base.MAX_BAD_WORDS
+    assert sampling_params.MIN_REPETITION_PENALTY == base.MIN_REPETITION_PENALTY
 
 
 @pytest.mark.parametrize(

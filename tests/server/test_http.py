@@ -230,6 +230,14 @@ def test_a_large_body_is_refused_before_it_is_sent(make_server):
         assert connection.recv(65536).startswith(b"HTTP/1.1 413")
 
 
+@pytest.mark.parametrize(("length", "status"), [("0" * 5000 + "15", 200), ("9" * 19, 413), ("0" * 5000 + "1" * 15, 413)])
+def test_a_length_of_any_number_of_digits(server, length, status):
+    with server.connect() as connection:
+        connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        connection.sendall(b'{"prompt":"hi"}')
+        assert connection.recv(65536).startswith(f"HTTP/1.1 {status}".encode())
+
+
 def test_a_client_that_sends_everything_first_still_sees_the_refusal(make_server):
     server = make_server(max_body_bytes=1000)
     client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)

@@ -14,6 +14,8 @@ from argosy.errors import ConfigError
 DETERMINISTIC_CHUNK_TOKENS = 16
 """Prefill chunks end at multiples of this in deterministic mode, so that every row is computed in a tile of one shape."""
 
+MAX_THREADS = 4096
+
 KV_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -78,6 +80,8 @@ class EngineArgs:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}", param=name)
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise ConfigError(f"threads must be at most {MAX_THREADS}, got {self.threads}", param="threads")
         if self.kv_cache_dtype not in ("auto", *KV_DTYPES):
             raise ConfigError(
                 f"kv_cache_dtype must be auto, {', '.join(KV_DTYPES)}, got {self.kv_cache_dtype!r}", param="kv_cache_dtype"

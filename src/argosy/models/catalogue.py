@@ -86,9 +86,10 @@ def unknown_model(name: str, catalogue: Iterable[KnownModel] = CATALOGUE) -> Unk
     names = [model.name for model in catalogue]
     near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     if name.count("/") == 1 and not near:
-        hint = f"for a repository of the model hub write 'hf:{name}'"
+        hint = f"for a repository of the model hub write 'hf:{name[:100]}'"
     elif near:
         hint = f"did you mean {' or '.join(near)}?"
     else:
         hint = f"known names are {', '.join(names)}"
-    return UnknownModel(f"unknown model {name!r}: {hint} (a model is {ACCEPTED_FORMS})")
+    shown = name if len(name) <= 100 else name[:99] + "…"
+    return UnknownModel(f"unknown model {shown!r}: {hint} (a model is {ACCEPTED_FORMS})")

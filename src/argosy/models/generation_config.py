@@ -28,7 +28,7 @@ _RANGES = MappingProxyType(
         "top_k": (-1, 2**31),
         "top_p": (1e-9, 1.0),
         "min_p": (0.0, 1.0),
-        "repetition_penalty": (1e-9, 100.0),
+        "repetition_penalty": (0.001, 100.0),
     }
 )
 

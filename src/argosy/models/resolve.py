@@ -80,10 +80,10 @@ def resolve(
         hub = fetch_hub_model(name, cache, offline=offline, progress=progress, endpoint=hub_endpoint)
         return _describe_path(name, hub.path, source="hub")
     path = Path(name).expanduser()
-    if path.exists():
+    if _exists(path):
         return _describe_path(name, path, source="path")
     if _is_meant_as_path(name):
-        raise UnknownModel(f"there is no model file or folder at {name}")
+        raise UnknownModel(f"there is no model file or folder at {name if len(name) <= 300 else name[:299] + '…'}")
     raise unknown_model(name, catalogue)
 
 
@@ -119,6 +119,14 @@ def remove_model(name: str, *, cache_dir: Path | None = None, catalogue: Sequenc
     return freed
 
 
+def _exists(path: Path) -> bool:
+    """Whether anything is there; a name that no file can have is no error here."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def _is_meant_as_path(name: str) -> bool:
     return name.startswith((".", "~", os.sep)) or name.endswith((".gguf", ".safetensors", os.sep)) or name.count(os.sep) > 1
 
@@ -127,9 +135,14 @@ def _describe_path(name: str, path: Path, *, source: str) -> ResolvedModel:
     path = path.absolute()
     if path.is_dir():
         return _describe_folder(name, path, source)
+    if not path.is_file():
+        raise ModelFileError(f"{path} is neither a folder nor a regular file")  # reading a pipe could wait for ever
     size_bytes = path.stat().st_size
-    with path.open("rb") as file:
-        magic = file.read(4)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelFileError(f"cannot read {path}: {error.strerror or error}") from error
     if magic == GGUF_MAGIC:
         return ResolvedModel(name, path, "gguf", source, None, size_bytes)
     if path.suffix in PICKLE_SUFFIXES:

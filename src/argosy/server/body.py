@@ -76,7 +76,7 @@ def _check_media_type(request: Request) -> None:
 async def _read(request: Request, config: ServerConfig) -> bytes:
     limit = config.max_body_bytes
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
+    if declared.isdecimal() and _exceeds(declared, limit):
         raise _too_large(limit)
     body = bytearray()
     try:
@@ -88,6 +88,12 @@ async def _read(request: Request, config: ServerConfig) -> bytes:
     except TimeoutError:
         raise BodyTimeout(f"the body did not arrive within {config.body_timeout_s:g} s") from None
     return bytes(body)
+
+
+def _exceeds(digits: str, limit: int) -> bool:
+    """Whether a decimal number of any length, which `int` alone would not take, is above `limit`."""
+    significant = digits.lstrip("0")
+    return len(significant) > len(str(limit)) or int(significant or "0") > limit
 
 
 def _too_large(limit: int) -> PayloadTooLarge:

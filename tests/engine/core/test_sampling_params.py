@@ -21,7 +21,7 @@ REFUSED = [
     ("top_p", [0.0, -0.1, 1.1, math.nan]),
     ("min_p", [-0.1, 1.1, math.nan]),
     ("top_k", [-2]),
-    ("repetition_penalty", [0.0, -1.0, math.nan]),
+    ("repetition_penalty", [0.0, 1e-38, 9e-4, -1.0, math.nan]),
     ("presence_penalty", [-2.1, 2.1, math.nan]),
     ("frequency_penalty", [-2.1, 2.1, math.nan]),
     ("seed", [2**64, -(2**63) - 1]),

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -105,6 +107,39 @@ def test_a_typo_is_answered_with_the_nearest_names_and_the_accepted_forms():
         resolve("zzz")
     with pytest.raises(UnknownModel, match="write 'hf:org/thing'"):
         resolve("org/thing")
+
+
+def test_what_is_no_regular_file_is_refused_without_reading_it(tmp_path):
+    pipe = tmp_path / "m.gguf"
+    os.mkfifo(pipe)
+    for name in (str(pipe), os.devnull):
+        with pytest.raises(ModelFileError, match="neither a folder nor a regular file"):
+            resolve(name)
+
+
+def test_a_file_that_cannot_be_read(write, monkeypatch):
+    path = write("m.gguf", b"GGUF")
+
+    def refuse(*_args, **_kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(path), "open", refuse)
+    with pytest.raises(ModelFileError, match=r"cannot read .*m\.gguf: Permission denied"):
+        resolve(str(path))
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "./" + "a" * 5000, "a\0b", "./a\0b"])
+def test_a_name_no_file_can_have_is_an_unknown_model(name):
+    with pytest.raises(UnknownModel) as refused:
+        resolve(name)
+    assert len(str(refused.value)) < 400
+
+
+def test_links_in_a_circle_lead_nowhere(tmp_path):
+    (tmp_path / "a.gguf").symlink_to(tmp_path / "b.gguf")
+    (tmp_path / "b.gguf").symlink_to(tmp_path / "a.gguf")
+    with pytest.raises(UnknownModel, match="no model file or folder"):
+        resolve(str(tmp_path / "a.gguf"))
 
 
 def test_a_name_of_the_catalogue_goes_through_the_cache(file_server, tiny_model, tmp_path, monkeypatch):

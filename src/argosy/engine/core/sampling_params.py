@@ -17,6 +17,8 @@ MAX_STOP_CHARS = 16_384
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORDS_CHARS = 16_384
 MAX_N = 128
+MIN_REPETITION_PENALTY = 0.001
+"""Logits are divided by it: next to zero it would take them out of fp32's range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class SamplingParams:
         _within("temperature", self.temperature, 0.0, 100.0)
         _within("top_p", self.top_p, 0.0, 1.0, low_open=True)
         _within("min_p", self.min_p, 0.0, 1.0)
-        _within("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
+        _within("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, 100.0)
         _within("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if self.top_k < -1:

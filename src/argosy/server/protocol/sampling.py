@@ -14,6 +14,7 @@ from argosy.server.protocol.base import (
     MAX_N,
     MAX_PENALTY,
     MAX_STOP_STRINGS,
+    MIN_REPETITION_PENALTY,
     ListOf,
     OneOf,
     Only,
@@ -75,7 +76,7 @@ class SamplingFields(RequestModel):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION_PENALTY, le=100)] | None = None
     logit_bias: LogitBias | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = None
     max_tokens: TokenCount | None = Field(None, description="A ceiling; the context may end the output earlier.")
