@@ -26,7 +26,7 @@ def roofline(steps: Sequence[StepPoints]) -> Html:
     used = sorted({point.precision for _, point in placed if point.precision in device.peak})
     ridges = [device.ridge_flop_per_byte(precision) for precision in used]
     intensities = [point.intensity for _, point in placed]
-    x = Axis.over("FLOP per byte", [*intensities, *ridges, 4 * max(ridges)], log=True)
+    x = Axis.over("FLOP per byte", [*intensities, *ridges, 8 * max(*intensities, *ridges)], log=True)
     rates = [point.flop_per_s for _, point in placed] + [device.peak_flop_per_s(precision) for precision in used]
     y = Axis.over("FLOP/s of one device", rates, log=True, text=lambda value: si(value, ""))
     points = [
@@ -35,8 +35,8 @@ def roofline(steps: Sequence[StepPoints]) -> Html:
             point.flop_per_s,
             _op_title(steps[number], point),
             series=number,
-            radius=3.0 + 22.0 * point.share**0.5,
-            label=f"{point.name}" if point in steps[number].points[:_LABELLED] else "",
+            radius=3.0 + 15.0 * point.share**0.5,
+            label=point.name if point in steps[number].points[:_LABELLED] else "",
         )
         for number, point in placed
     ]

@@ -11,7 +11,8 @@ from argosy.cost.op import Op, OpKind, StepComposition
 from argosy.cost.op_list import forward_templates, ops_of_step
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.step_time import Binding, op_time
-from argosy.planner.formats import WeightFormat, precisions_for
+from argosy.planner.explain import weight_format
+from argosy.planner.formats import precisions_for
 from argosy.planner.model_source import find_spec
 from argosy.planner.offers import Offer, resolve
 from argosy.planner.serving_answer import PoolLayout, ServingPlan
@@ -64,7 +65,7 @@ class StepPoints:
 
 
 def plan_steps(question: ServingQuestion, plan: ServingPlan) -> tuple[StepPoints, ...]:
-    """A step of decoding at the mean number of running sequences, and a step of one prompt's chunk, of each pool that runs it.
+    """Of each pool what it runs: a step of decoding at the mean number of running sequences, a step of one prompt's chunk.
 
     Raises:
         ConfigError: `plan` is not of this question: its device is not among the candidates.
@@ -87,9 +88,8 @@ def plan_steps(question: ServingQuestion, plan: ServingPlan) -> tuple[StepPoints
 
 def pool_deployment(question: ServingQuestion, pool: PoolLayout, device: Device) -> Deployment:
     """The deployment that `pool` describes."""
-    weights = WeightFormat(pool.weights) if pool.weights in set(WeightFormat) else WeightFormat.BASE
     parallel = ParallelPlan.for_serving(pool.tensor, pool.pipeline, pool.data, pool.expert)
-    precisions = precisions_for(device, weights, Precision(pool.kv))
+    precisions = precisions_for(device, weight_format(pool), Precision(pool.kv))
     return Deployment(find_spec(question.model)[0], parallel, precisions, question.expert_imbalance)
 
 

@@ -8,13 +8,14 @@ from argosy.observe.report import page
 from argosy.observe.report.figures import count, seconds, share, si, significant, usd, usd_range
 from argosy.observe.report.page import Html
 from argosy.observe.report.svg import Axis, Bar, Point, plot
+from argosy.planner.explain import explain_plan
 from argosy.planner.grades import GRADE_MARKS, GRADE_MEANINGS, marked
 from argosy.planner.offers import resolve
 from argosy.planner.report_parts import memory_bars, op_table, provenance, roofline
 from argosy.planner.roofline import plan_steps
 from argosy.planner.serving_answer import Infeasible, Percentile, ServingAnswer, ServingPlan
 from argosy.planner.serving_question import ServingQuestion
-from argosy.planner.serving_words import headline_percentile, memory_parts, slo_words, traffic_words
+from argosy.planner.serving_words import alternatives, headline_percentile, memory_parts, slo_words, traffic_words
 
 _LABELLED = 5
 
@@ -42,6 +43,7 @@ def _plans(question: ServingQuestion, answer: ServingAnswer, best: ServingPlan) 
         page.section("Plans by price", _plan_table(question, answer.plans), _others(answer)),
         page.section("Why the first plan and not another", _reasons(answer.plans)),
         page.section("What the first plan runs against", _limits(best)),
+        _decisions(question, best),
         page.section("Memory", memory_bars(_bars(answer.plans))),
         *_rooflines(question, best),
     ]
@@ -64,7 +66,7 @@ def _plan_table(question: ServingQuestion, plans: Sequence[ServingPlan]) -> Html
     ttft, tpot = headline_percentile(question.slo.ttft), headline_percentile(question.slo.tpot)
     columns = (
         *("#", "plan", "devices", "$/h", "$/1M out", "$/1M full", f"TTFT p{ttft:g}", f"TPOT p{tpot:g}"),
-        *("of capacity", "KV room", "a step is mostly", "batch", "chunk"),
+        *("load", "KV room", "batch", "chunk", "a step is mostly"),
     )
     rows = []
     for number, plan in enumerate(plans, 1):
@@ -75,12 +77,13 @@ def _plan_table(question: ServingQuestion, plans: Sequence[ServingPlan]) -> Html
                 *(str(number), plan.describe(), str(plan.devices)),
                 *(usd_range(span.low, span.high) for span in spans),
                 *(_at(plan.latency.ttft, ttft), _at(plan.latency.tpot, tpot)),
-                *(share(plan.throughput.utilisation), f"{plan.kv_cliff.margin_sequences:+.0f}", plan.binding.step),
+                *(share(plan.throughput.utilisation), f"{plan.kv_cliff.margin_sequences:+.0f}"),
                 " / ".join(str(pool.max_batch) for pool in plan.pools),
                 " / ".join(str(pool.chunk_tokens) for pool in plan.pools),
+                plan.binding.step,
             )
         )
-    return page.table(columns, rows, numbers=(0, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12), chosen=0)
+    return page.table(columns, rows, numbers=(0, *range(2, 12)), wide=(1,), chosen=0)
 
 
 def _at(percentiles: Sequence[Percentile], wanted: float) -> str:
@@ -90,10 +93,11 @@ def _at(percentiles: Sequence[Percentile], wanted: float) -> str:
 def _others(answer: ServingAnswer) -> Html:
     tokens, fast = answer.by_tokens_price[0], answer.by_latency[0]
     full = tokens.cost.per_million_tokens_at_full_batch
+    speed = f"TPOT {seconds(fast.latency.tpot_mean_s)}, TTFT {seconds(fast.latency.ttft_mean_s)}"
     return page.bullets(
         (
             f"Cheapest tokens: {tokens.describe()}, {usd_range(full.low, full.high)} per 1M with every batch full.",
-            f"Fastest: {fast.describe()}, TPOT {seconds(fast.latency.tpot_mean_s)}, TTFT {seconds(fast.latency.ttft_mean_s)}.",
+            f"Fastest: {fast.describe()}, {speed}.",
         )
     )
 
@@ -120,26 +124,31 @@ def _limits(plan: ServingPlan) -> Html:
         ),
         (
             "KV cliff",
-            f"a replica admits {cliff.admissible} sequences and has {significant(cliff.running_peak)} at its 99th percentile; "
-            f"the cliff is at {significant(cliff.cliff_requests_per_s)} requests/s, and {usd(cliff.margin_usd_per_h)} of each "
-            "hour buys that distance",
+            f"a replica admits {cliff.admissible} sequences, its p99 is {significant(cliff.running_peak)}; the cliff is "
+            f"at {significant(cliff.cliff_requests_per_s)} requests/s, {usd(cliff.margin_usd_per_h)} of each hour buys that "
+            "distance",
         ),
     ]
     if plan.energy.watts is not None:
         joules = f"{significant(plan.energy.joules_per_output_token or 0)} J per output token"
         rows.append(("energy, at most", f"{si(plan.energy.watts, 'W')}, {joules}"))
     if plan.speculation is not None:
-        rows.append(
-            (
-                "speculation",
-                f"{plan.speculation.drafts} drafts a round by {plan.speculation.draft}, {share(plan.speculation.kv_share)} of a "
-                "sequence's KV is the draft's",
-            )
-        )
+        drafts = f"{plan.speculation.drafts} drafts a round by {plan.speculation.draft}"
+        rows.append(("speculation", f"{drafts}, whose KV is {share(plan.speculation.kv_share)} of a sequence's"))
     if plan.prefix_caching:
         rows.append(("prefix cache", f"{share(plan.cached_prompt_share)} of prompt tokens are found in it"))
     grades = ", ".join(f"{name} {GRADE_MARKS[grade]} {GRADE_MEANINGS[grade]}" for name, grade in plan.grades.items())
     return Html(page.table(("", ""), rows) + page.bullets(plan.notes) + page.paragraph(f"Grades: {grades}.", "quiet"))
+
+
+def _decisions(question: ServingQuestion, plan: ServingPlan) -> Html:
+    parts = []
+    for explanation in explain_plan(question, plan):
+        parts.append(page.paragraph(f"{explanation.topic}: {explanation.verdict}"))
+        parts.append(page.bullets(explanation.because))
+        columns, rows = alternatives(explanation)
+        parts.append(page.folded("Alternatives", page.table(columns, rows, numbers=range(1, len(columns)))))
+    return page.section("Decisions and their reasons", *parts)
 
 
 def _latencies(percentiles: Sequence[Percentile]) -> str:
@@ -182,7 +191,7 @@ def _rooflines(question: ServingQuestion, plan: ServingPlan) -> list[Html]:
 def _pareto(answer: ServingAnswer) -> Html:
     front = answer.pareto
     x = Axis.over("TPOT", [point.tpot_s for point in front], log=True, text=seconds)
-    prices = [value for point in front for value in (point.usd_per_million_tokens.middle,)]
+    prices = [point.usd_per_million_tokens.middle for point in front]
     y = Axis.over("$ per 1M output tokens, every batch full", prices, log=True, text=usd)
     labelled = {round(index * (len(front) - 1) / (_LABELLED - 1)) for index in range(_LABELLED)}
     points = [
@@ -229,7 +238,7 @@ def _assumptions(question: ServingQuestion) -> list[str]:
         f"KV may take {share(memory.kv_fraction)} of what weights, activations and overheads leave of "
         f"{share(memory.total_fraction)} of a device's memory, in blocks of {memory.block_tokens} tokens.",
         "A plan never holds more sequences than its KV admits.",
-        "Time of an op is the longer of FLOPs at peak and bytes at full bandwidth, each times an efficiency, plus overheads.",
+        "An op takes the longer of FLOPs at peak and bytes at full bandwidth, each times an efficiency, plus overheads.",
         "Energy is board power, an upper bound.",
     ]
     if question.expert_imbalance:

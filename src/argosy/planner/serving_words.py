@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from argosy.observe.report.figures import seconds, share, significant
+from argosy.observe.report.figures import UNKNOWN, seconds, share, significant
+from argosy.planner.explanation import Explanation
 from argosy.planner.serving_answer import MemoryBreakdown
 from argosy.planner.serving_question import Slo, Target
 from argosy.planner.traffic import Traffic
@@ -47,3 +48,13 @@ def memory_parts(memory: MemoryBreakdown) -> tuple[tuple[str, float], ...]:
         ("runtime", memory.runtime_bytes),
         ("free", memory.free_bytes),
     )
+
+
+def alternatives(explanation: Explanation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """(columns, rows) of the alternatives that an explanation compares; a figure that one lacks is a dash."""
+    names = list(dict.fromkeys(name for row in explanation.rows for name in row.figures))
+    rows = [
+        (row.label, *(significant(row.figures[name]) if name in row.figures else UNKNOWN for name in names))
+        for row in explanation.rows
+    ]
+    return ("", *names), rows

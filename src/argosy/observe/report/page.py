@@ -36,7 +36,7 @@ STYLE = f"""
   {_ON_DARK}
 }}
 * {{ box-sizing: border-box; }}
-body {{ margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 68rem; background: var(--ground); color: var(--text);
+body {{ margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 76rem; background: var(--ground); color: var(--text);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }}
 h1 {{ font-size: 1.6rem; line-height: 1.25; margin: 0 0 .4rem; }}
 h2 {{ font-size: 1.15rem; margin: 2.4rem 0 .6rem; padding-top: .7rem; border-top: 1px solid var(--rule); }}
@@ -45,17 +45,20 @@ p, ul, dl {{ margin: .5rem 0; max-width: 52rem; }}
 .quiet, figcaption {{ color: var(--quiet); font-size: .875rem; }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; width: 100%; }}
-th, td {{ text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid var(--rule); }}
+th, td {{ text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--rule); }}
 th {{ color: var(--quiet); font-weight: 600; white-space: nowrap; }}
 th.number, td.number {{ text-align: right; white-space: nowrap; }}
-tr.chosen td {{ background: var(--soft); font-weight: 600; }}
+td.wide {{ min-width: 15rem; }}
+tr.chosen td {{ background: var(--soft); }}
 .cards {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .7rem; margin: 1.2rem 0; }}
 .card {{ background: var(--soft); border-radius: .5rem; padding: .7rem .9rem; }}
-.card b {{ display: block; font-size: 1.2rem; font-variant-numeric: tabular-nums; }}
+.card b {{ display: block; font-size: 1.15rem; white-space: nowrap; font-variant-numeric: tabular-nums; }}
 .card span {{ color: var(--quiet); font-size: .8rem; }}
+summary {{ cursor: pointer; color: var(--quiet); }}
 figure {{ margin: .8rem 0 1.4rem; }}
 svg {{ width: 100%; height: auto; display: block; font-family: inherit; font-size: 12px; }}
 svg text {{ fill: var(--text); }}
+svg .mark {{ paint-order: stroke; stroke: var(--ground); stroke-width: 3px; stroke-linejoin: round; }}
 svg .tick {{ fill: var(--quiet); font-size: 11px; }}
 svg .label {{ fill: var(--quiet); }}
 svg .grid {{ stroke: var(--rule); stroke-width: 1; }}
@@ -93,16 +96,18 @@ def cards(figures: Iterable[tuple[str, str]]) -> Html:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[int] = (), chosen: int | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: Iterable[int] = (),
+    wide: Iterable[int] = (),
+    chosen: int | None = None,
 ) -> Html:
-    """A table of text; columns in `numbers` are set to the right, row `chosen` stands out."""
-    right = set(numbers)
+    """A table of text; columns in `numbers` are set to the right, those in `wide` keep room, row `chosen` stands out."""
+    kinds = dict.fromkeys(numbers, ' class="number"') | dict.fromkeys(wide, ' class="wide"')
 
     def row(tag: str, values: Sequence[str], kind: str = "") -> str:
-        cells = "".join(
-            f'<{tag} class="number">{escape(value)}</{tag}>' if index in right else f"<{tag}>{escape(value)}</{tag}>"
-            for index, value in enumerate(values)
-        )
+        cells = "".join(f"<{tag}{kinds.get(index, '')}>{escape(value)}</{tag}>" for index, value in enumerate(values))
         return f"<tr{kind}>{cells}</tr>"
 
     body = "\n".join(row("td", values, ' class="chosen"' if number == chosen else "") for number, values in enumerate(rows))
@@ -118,6 +123,11 @@ def key(names: Sequence[str]) -> Html:
 def figure(svg: str, caption: str, legend: Html = NOTHING) -> Html:
     """A plot with its caption."""
     return Html(f"<figure>{legend}{svg}<figcaption>{escape(caption)}</figcaption></figure>")
+
+
+def folded(summary: str, *parts: Html) -> Html:
+    """Parts that show when the reader opens them."""
+    return Html("\n".join((f"<details><summary>{escape(summary)}</summary>", *parts, "</details>")))
 
 
 def section(heading: str, *parts: Html) -> Html:

@@ -19,6 +19,8 @@ _WIDTH, _HEIGHT = 760, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 20, 14, 52
 _MARKERS = ("circle", "square", "triangle", "diamond", "cross")
 _CHARACTER_PX = 6.6
+Place = Callable[[float, float], tuple[float, float]]
+Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ def plot(description: str, x: Axis, y: Axis, points: Sequence[Point], lines: Seq
         assert -1e-9 <= share_y <= 1 + 1e-9, f"{at_y} outside {y}"
         return _LEFT + share_x * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - share_y * (_HEIGHT - _TOP - _BOTTOM)
 
-    parts = [*_frame(x, y), *(_line(line, place) for line in lines), *_points(points, place)]
+    taken = [_line_label(line, place)[2] for line in lines if line.label]
+    parts = [*_frame(x, y), *(_line(line, place) for line in lines), *_points(points, place, taken)]
     return _svg(description, _HEIGHT, parts)
 
 
@@ -135,37 +138,50 @@ def _frame(x: Axis, y: Axis) -> list[str]:
     return parts
 
 
-def _line(line: Line, place: Callable[[float, float], tuple[float, float]]) -> str:
+def _line(line: Line, place: Place) -> str:
     spots = [place(*point) for point in line.points]
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
     dashes = ' stroke-dasharray="6 4"' if line.dashed else ""
     drawn = f'<path d="{path}" fill="none" stroke="{colour(line.series)}" stroke-width="2"{dashes}>'
     drawn += f"<title>{escape(line.title)}</title></path>"
     if line.label:
-        x, y = spots[-1]
-        drawn += _text(x - 4, y - 7, line.label, anchor="end", kind="mark")
+        right, base, _ = _line_label(line, place)
+        drawn += _text(right, base, line.label, anchor="end", kind="mark")
     return drawn
 
 
-def _points(points: Sequence[Point], place: Callable[[float, float], tuple[float, float]]) -> list[str]:
-    """Large marks first, so that small ones stay within reach; labels last and only where none is written yet."""
+def _line_label(line: Line, place: Place) -> tuple[float, float, Box]:
+    """Right end and base line of a line's label, and the box it fills."""
+    x, y = place(*line.points[-1])
+    width = len(line.label) * _CHARACTER_PX
+    return x - 4, y - 7, _box(x - 4 - width, y - 11, width, 8)
+
+
+def _points(points: Sequence[Point], place: Place, taken: Sequence[Box]) -> list[str]:
+    """Large marks first, so that small ones stay within reach; labels last, and only where they cover neither
+    another label nor a labelled mark."""
     parts: list[str] = []
     labels: list[str] = []
-    taken: list[tuple[float, float, float, float]] = []
-    for point in sorted(points, key=lambda point: -point.radius):
-        x, y = place(point.x, point.y)
+    ordered = [(*place(point.x, point.y), point) for point in sorted(points, key=lambda point: -point.radius)]
+    filled = [_box(x - point.radius, y, 2 * point.radius, point.radius) for x, y, point in ordered if point.label]
+    filled += taken
+    for x, y, point in ordered:
         parts.append(_marker(x, y, point))
         if not point.label:
             continue
         width = len(point.label) * _CHARACTER_PX
         beyond = x + point.radius + 4 + width > _WIDTH - _RIGHT
         left = x - point.radius - 4 - width if beyond else x + point.radius + 4
-        box = (left, y - 8, left + width, y + 8)
-        if any(box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken):
+        box = _box(left, y, width, 8)
+        if any(box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in filled):
             continue
-        taken.append(box)
+        filled.append(box)
         labels.append(_text(left, y + 4, point.label, kind="mark"))
     return parts + labels
+
+
+def _box(left: float, middle: float, width: float, half_height: float) -> Box:
+    return left, middle - half_height, left + width, middle + half_height
 
 
 def _marker(x: float, y: float, point: Point) -> str:
