@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from argosy.cli import plan_flags as flags
 from argosy.cli.terminal import print_json
+
+NO_PLAN = 1
+"""Exit code where the question has an answer, and the answer is that there is no plan."""
 
 EPILOG = """\
 \b
@@ -31,6 +36,7 @@ Examples:
     argosy plan serve llama-3.3-70b --qps 0.5 --input-tokens 1000 --output-tokens 300 \\
         --device h100-sxm:8 --draft llama-3.2-1b --acceptance 0.7
 
+Without a plan that keeps the service level the exit code is 1, and the smallest changes that allow one are shown.
 Counts are written like 8k (8000), 8Ki (8192), 2T; times like 50ms, 2s, 45d; rates like 5, 300/min; shares like 0.6, 60%.
 """
 
@@ -42,7 +48,7 @@ def plan() -> None:
     """Plan what to buy and how to shard it: latency, memory, price, and what limits them."""
 
 
-@app.command("serve", epilog=SERVE_EPILOG)
+@app.command("serve", short_help="Cheapest plans to serve a model within a service level.", epilog=SERVE_EPILOG)
 def serve(
     model: flags.Model,
     qps: flags.Qps = None,
@@ -77,11 +83,13 @@ def serve(
     drafts: flags.Drafts = None,
     expert_imbalance: flags.ExpertImbalance = 0.0,
     top: flags.Top = 5,
+    explain: flags.Explain = False,
     as_json: flags.AsJson = False,
     html: flags.HtmlFile = None,
 ) -> None:
     """Find the cheapest ways to serve MODEL for a traffic within a service level, and say what limits them."""
     from argosy.cli import plan_questions as questions
+    from argosy.planner.explain import explain_plan
     from argosy.planner.serving import plan_serving
     from argosy.planner.serving_question import SearchSpace, ServingQuestion
 
@@ -120,21 +128,27 @@ def serve(
             top=top,
         )
         answer = plan_serving(question)
+    reasons = explain_plan(question, answer.best) if explain and answer.best is not None else ()
     if html is not None:
         from argosy.planner.serving_report import serving_report
 
         html.write_text(serving_report(question, answer), encoding="utf-8")
     if as_json:
-        print_json(answer.to_json())
-        return
-    from argosy.cli.plan_serving_tables import show_serving
+        print_json(answer.to_json() | ({"explanations": [reason.to_json() for reason in reasons]} if explain else {}))
+    else:
+        from argosy.cli.plan_serving_tables import show_serving
 
-    show_serving(question, answer)
+        show_serving(question, answer, reasons)
+        _say_where(html)
+    raise typer.Exit(0 if answer.best is not None else NO_PLAN)
+
+
+def _say_where(html: Path | None) -> None:
     if html is not None:
         typer.echo(f"\nreport: {html}")
 
 
-@app.command("devices")
+@app.command("devices", short_help="Devices with peaks, memory, links, prices, sources.")
 def devices(names: flags.Names = None, as_json: flags.AsJson = False) -> None:
     """List devices with peaks, memory, links and prices; with NAMEs, every number's source, date and grade."""
     from argosy.cli.plan_catalogue import show_devices
@@ -142,7 +156,7 @@ def devices(names: flags.Names = None, as_json: flags.AsJson = False) -> None:
     show_devices(names or [], as_json=as_json)
 
 
-@app.command("models")
+@app.command("models", short_help="Models with parameters and KV bytes.")
 def models(names: flags.Names = None, as_json: flags.AsJson = False) -> None:
     """List models with parameters and KV bytes; with NAMEs, where their shapes are from."""
     from argosy.cli.plan_catalogue import show_models

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from argosy.cli.plan_units import (
+    Degrees,
     DeviceChoice,
     LatencyTarget,
     parse_count,
@@ -39,6 +40,8 @@ FLAG_OF = {
     "kv_fraction": "--kv-fraction",
     "total_fraction": "--memory-fraction",
     "block_tokens": "--block-tokens",
+    "prefix share": "--prefix-share",
+    "state a price per hour": "state one with --device NAME@PRICE",
     "devices must": "--device must",
     "tpot is": "--tpot is",
     "ttft target": "--ttft target",
@@ -88,7 +91,7 @@ _DEVICE_HELP = (
 )
 Devices = Annotated[
     list[DeviceChoice] | None,
-    _option("Devices", _DEVICE_HELP, "--device", parse_device, shown="none", metavar=_DEVICE_FORM),
+    _option("Devices", _DEVICE_HELP, "--device", parse_device, metavar=_DEVICE_FORM),
 ]
 OneDevice = Annotated[
     DeviceChoice | None,
@@ -97,7 +100,6 @@ OneDevice = Annotated[
         "Device or node, how many there are, $ per device and hour.",
         "--device",
         parse_device,
-        shown="none",
         metavar=_DEVICE_FORM,
     ),
 ]
@@ -112,14 +114,10 @@ MaxUsdPerHour = Annotated[
 
 Qps = Annotated[
     float | None,
-    _option("Traffic", "Requests per second; or 300/min, 20k/h.", "--qps", parse_rate, shown="none", metavar="RATE"),
+    _option("Traffic", "Requests per second; or 300/min, 20k/h.", "--qps", parse_rate, metavar="RATE"),
 ]
-InputTokens = Annotated[
-    int | None, _option("Traffic", "Mean prompt.", "--input-tokens", parse_count, shown="none", metavar="N")
-]
-OutputTokens = Annotated[
-    int | None, _option("Traffic", "Mean answer.", "--output-tokens", parse_count, shown="none", metavar="N")
-]
+InputTokens = Annotated[int | None, _option("Traffic", "Mean prompt.", "--input-tokens", parse_count, metavar="N")]
+OutputTokens = Annotated[int | None, _option("Traffic", "Mean answer.", "--output-tokens", parse_count, metavar="N")]
 InputCv = Annotated[float | None, _option("Traffic", "Standard deviation over mean of prompts.", "--input-cv", shown="0")]
 OutputCv = Annotated[float | None, _option("Traffic", "The same of answers.", "--output-cv", shown="0")]
 PrefixShare = Annotated[
@@ -137,7 +135,6 @@ Trace = Annotated[
         "Traffic",
         "Take rate, lengths, bursts and prefixes from a trace: .csv (Azure) or .jsonl (Mooncake).",
         "--trace",
-        shown="none",
         metavar="FILE",
     ),
 ]
@@ -178,17 +175,17 @@ def _degrees(text: str, flag: str) -> Any:
     return _option("Search", text, flag, parse_degrees, shown="auto", metavar="N,N…")
 
 
-Tensor = Annotated[tuple[int, ...] | None, _degrees("Tensor parallel degrees to try.", "--tensor")]
-Pipeline = Annotated[tuple[int, ...] | None, _degrees("Pipeline degrees to try.", "--pipeline")]
-Data = Annotated[tuple[int, ...] | None, _degrees("Attention data-parallel degrees to try.", "--data")]
-Expert = Annotated[tuple[int, ...] | None, _degrees("Expert parallel degrees to try.", "--expert")]
-ChunkTokens = Annotated[tuple[int, ...] | None, _degrees("Token budgets of a step to try.", "--chunk-tokens")]
-MaxBatch = Annotated[tuple[int, ...] | None, _degrees("Batch limits of a replica to try.", "--max-batch")]
+Tensor = Annotated[Degrees | None, _degrees("Tensor parallel degrees to try.", "--tensor")]
+Pipeline = Annotated[Degrees | None, _degrees("Pipeline degrees to try.", "--pipeline")]
+Data = Annotated[Degrees | None, _degrees("Attention data-parallel degrees to try.", "--data")]
+Expert = Annotated[Degrees | None, _degrees("Expert parallel degrees to try.", "--expert")]
+ChunkTokens = Annotated[Degrees | None, _degrees("Token budgets of a step to try.", "--chunk-tokens")]
+MaxBatch = Annotated[Degrees | None, _degrees("Batch limits of a replica to try.", "--max-batch")]
 PrefixCaching = Annotated[str, _option("Search", "auto (what is better), on or off.", "--prefix-caching")]
 Disaggregate = Annotated[
     bool, _option("Search", "Consider separate prefill and decode pools.", "--disaggregate/--no-disaggregate")
 ]
-Draft = Annotated[str | None, _option("Search", "Draft model for speculation.", "--draft", shown="none", metavar="MODEL")]
+Draft = Annotated[str | None, _option("Search", "Draft model for speculation.", "--draft", metavar="MODEL")]
 Acceptance = Annotated[
     float | None,
     _option(
@@ -196,12 +193,11 @@ Acceptance = Annotated[
         "Share of its drafts that are accepted; needed with --draft.",
         "--acceptance",
         parse_share,
-        shown="none",
         metavar="SHARE",
     ),
 ]
 Drafts = Annotated[
-    tuple[int, ...] | None,
+    Degrees | None,
     _option("Search", "Drafts a round to try.", "--drafts", parse_degrees, shown="2,4", metavar="N,N…"),
 ]
 ExpertImbalance = Annotated[
@@ -209,10 +205,14 @@ ExpertImbalance = Annotated[
 ]
 
 Top = Annotated[int, _option("Output", "Plans to show.", "--top", parse_count, metavar="N")]
+Explain = Annotated[
+    bool,
+    _option("Output", "Explain sharding, formats, chunk size, KV, speculation and pools from the figures.", "--explain"),
+]
 AsJson = Annotated[bool, _option("Output", "Print JSON for a script instead.", "--json")]
 HtmlFile = Annotated[
     Path | None,
-    _option("Output", "Write a report with plots, in one file.", "--html", shown="none", metavar="FILE"),
+    _option("Output", "Write a report with plots, in one file.", "--html", metavar="FILE"),
 ]
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from argosy.cli.plan_tables import bar_cells, bar_key, facts, heading, legend, memory_bar, new_table, plan_console
 from argosy.cost.quantity import Grade
 from argosy.observe.report.figures import count, seconds, share, si, significant, usd, usd_range
+from argosy.planner.explanation import Explanation
 from argosy.planner.grades import marked
 from argosy.planner.serving_answer import (
     Infeasible,
@@ -19,7 +20,7 @@ from argosy.planner.serving_answer import (
     ServingPlan,
 )
 from argosy.planner.serving_question import ServingQuestion, Slo
-from argosy.planner.serving_words import headline_percentile, memory_parts, slo_words, traffic_words
+from argosy.planner.serving_words import alternatives, headline_percentile, memory_parts, slo_words, traffic_words
 
 _STEP_FILLS = {
     "compute": ("█", "blue"),
@@ -29,8 +30,8 @@ _STEP_FILLS = {
 }
 
 
-def show_serving(question: ServingQuestion, answer: ServingAnswer) -> None:
-    """Print `answer` on standard output."""
+def show_serving(question: ServingQuestion, answer: ServingAnswer, reasons: Sequence[Explanation] = ()) -> None:
+    """Print `answer` on standard output, and `reasons` behind its first plan."""
     console = plan_console()
     console.print(f"{answer.model}: {traffic_words(question.traffic)}", style="bold")
     console.print(f"service level: {slo_words(question.slo)}; {answer.evaluated:,} plans judged", style="dim")
@@ -43,6 +44,8 @@ def show_serving(question: ServingQuestion, answer: ServingAnswer) -> None:
         _show_other_orders(console, answer)
         _show_plan(console, answer.best)
         _show_reasons(console, answer.plans)
+        for reason in reasons:
+            _show_explanation(console, reason)
     legend(console)
 
 
@@ -181,6 +184,17 @@ def _show_reasons(console: Console, plans: Sequence[ServingPlan]) -> None:
         return
     heading(console, "Why plan 1 and not another")
     facts(console, ((f"{number}", plan.worse_because) for number, plan in enumerate(plans[1:], 2)))
+
+
+def _show_explanation(console: Console, reason: Explanation) -> None:
+    heading(console, f"{reason.topic}: {reason.verdict}")
+    for line in reason.because:
+        console.print(Padding(f"- {line}", (0, 0, 0, 2)))
+    columns, rows = alternatives(reason)
+    table = new_table(*columns, right=columns[1:])
+    for row in rows:
+        table.add_row(*row)
+    console.print(Padding(table, (0, 0, 0, 2)))
 
 
 def _show_infeasible(console: Console, why: Infeasible) -> None:

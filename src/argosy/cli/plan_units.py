@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from argosy.errors import ConfigError
 
-_NUMBER = r"(\d[\d_,]*(?:\.\d+)?|\.\d+)"
+_NUMBER = r"([0-9][0-9_,]{0,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30})"
 _COUNT_UNITS = {
     "": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30
 }  # fmt: skip
@@ -36,6 +36,12 @@ class DeviceChoice:
     count: int | None
     low_usd_per_h: float | None
     high_usd_per_h: float | None
+
+
+class Degrees(tuple[int, ...]):
+    """Values to try. A class of its own, since an option of type tuple takes several arguments."""
+
+    __slots__ = ()
 
 
 def _split(text: str) -> tuple[Fraction, str] | None:
@@ -151,10 +157,10 @@ def parse_device(text: str | DeviceChoice) -> DeviceChoice:
     return DeviceChoice(name.strip(), parse_count(count) if colon else None, low, high)
 
 
-def parse_degrees(text: str | None) -> tuple[int, ...] | None:
-    """Values to try, separated by commas: "2,4,8". None stays None.
+def parse_degrees(text: str) -> Degrees:
+    """Values to try, separated by commas: "2,4,8".
 
     Raises:
         ConfigError: a part is no whole number of at least 1.
     """
-    return None if text is None else tuple(parse_count(part) for part in text.split(","))
+    return Degrees(parse_count(part) for part in text.split(","))

@@ -1,0 +1,232 @@
+import json
+import re
+import subprocess
+import sys
+from html import unescape
+
+import pytest
+
+from argosy.cli.main import run
+from argosy.observe.report.figures import seconds, usd_range
+
+SMALL = ["--qps", "5", "--input-tokens", "1000", "--output-tokens", "200"]
+SPACE = [
+    "--weights",
+    "bf16,fp8",
+    "--kv",
+    "bf16",
+    "--tensor",
+    "1,2",
+    "--pipeline",
+    "1",
+    "--chunk-tokens",
+    "512,2k",
+    "--no-disaggregate",
+]
+SERVE = ["plan", "serve", "llama-3.1-8b", *SMALL, *SPACE, "--device", "l40s:8@1-2", "--ttft", "2s@p95", "--tpot", "60ms@p95"]
+
+
+def outcome(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = run(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("arguments", [["plan", "--help"], ["plan", "serve", "--help"]])
+def test_help_teaches_with_examples(capsys, arguments):
+    code, out, err = outcome(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert "Examples:" in out
+    assert "argosy plan serve" in out
+
+
+def test_plans_are_shown_with_what_binds_and_why(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = outcome(capsys, *SERVE, "--top", "2")
+    assert (code, err) == (0, "")
+    assert out.startswith("Llama-3.1-8B: 5 requests/s")
+    for part in (
+        "service level: TTFT 2 s at p95, TPOT 60 ms at p95",
+        "Plans by price",
+        "Plan 1: ",
+        "KV cliff",
+        "binds",
+        "Why plan 1",
+    ):
+        assert part in out
+    assert re.search(r"memory of the fullest device [●◆◐○◇?]: [\d.]+ GiB of 45 GiB", out)
+    assert re.search(r"█ weights [\d.]+ GiB  ▓ KV [\d.]+ GiB", out)
+    assert "◇ second-hand" in out
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_lines_stay_within_the_width(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for arguments in (SERVE, ["plan", "devices"], ["plan", "devices", "h100-sxm"], ["plan", "models"]):
+        _, out, _ = outcome(capsys, *arguments)
+        assert max(len(line.rstrip()) for line in out.splitlines()) <= columns
+
+
+def test_json_holds_the_whole_answer(capsys):
+    code, out, _ = outcome(capsys, *SERVE, "--json", "--top", "3")
+    assert code == 0
+    answer = json.loads(out)
+    assert answer["model"] == "Llama-3.1-8B"
+    assert 1 <= len(answer["plans"]) <= 3
+    best = answer["plans"][0]
+    assert best["pools"][0]["device"] == "L40S"
+    assert best["cost"]["per_h"] == {
+        "low": best["pools"][0]["replicas"] * best["pools"][0]["devices_per_replica"] * 1.0,
+        "high": best["pools"][0]["replicas"] * best["pools"][0]["devices_per_replica"] * 2.0,
+    }
+    targets = {entry["percentile"]: entry for entry in best["latency"]["ttft"]}
+    assert targets[95.0]["target_s"] == 2.0
+    assert targets[95.0]["seconds"] <= 2.0
+    assert "explanations" not in answer
+
+
+def test_flags_reach_the_question(capsys):
+    """Each narrows or moves the answer in the way it says."""
+
+    def answer(*more: str):
+        return json.loads(outcome(capsys, *SERVE, "--json", "--top", "20", *more)[1])
+
+    pools = [
+        pool for plan in answer("--weights", "fp8", "--tensor", "2", "--max-batch", "16")["plans"] for pool in plan["pools"]
+    ]
+    assert {(pool["weights"], pool["tensor"], pool["max_batch"]) for pool in pools} == {("fp8", 2, 16)}
+    assert all(plan["cost"]["per_h"]["high"] <= 4 for plan in answer("--max-usd-per-hour", "4")["plans"])
+    assert answer("--output-cv", "1")["plans"][0]["latency"] != answer()["plans"][0]["latency"]
+    cached = answer("--prefix-share", "60%", "--prefix-caching", "on")["plans"]
+    assert all(plan["prefix_caching"] for plan in cached)
+    drafted = answer("--draft", "llama-3.2-1b", "--acceptance", "0.8", "--drafts", "3", "--qps", "0.2")
+    assert 3 in {plan["speculation"]["drafts"] for plan in drafted["by_latency"] if plan["speculation"]}
+    assert len(answer("--explain")["explanations"]) >= 2
+
+
+def test_no_plan_is_an_answer_with_the_smallest_change_and_exit_code_1(capsys):
+    code, out, err = outcome(capsys, *SERVE[:-4], "--ttft", "2ms@p95")
+    assert (code, err) == (1, "")
+    assert "No plan keeps this service level" in out
+    assert "smallest change first" in out
+    code, out, _ = outcome(capsys, *SERVE[:-4], "--ttft", "2ms@p95", "--json")
+    assert code == 1
+    assert json.loads(out)["infeasible"]["reason"]
+
+
+def test_the_report_holds_the_figures_of_the_answer_and_stands_alone(capsys, tmp_path):
+    path = tmp_path / "plan.html"
+    code, out, _ = outcome(capsys, *SERVE, "--html", str(path), "--json")
+    assert code == 0
+    answer, text = json.loads(out), path.read_text(encoding="utf-8")
+    plain = unescape(text)
+    for plan in answer["plans"]:
+        assert usd_range(**plan["cost"]["per_h"]) in plain
+        assert usd_range(**plan["cost"]["per_million_tokens"]) in plain
+        assert next(seconds(entry["seconds"]) for entry in plan["latency"]["ttft"] if entry["percentile"] == 95) in plain
+    for point in answer["pareto"]:
+        assert point["plan"] in plain
+    assert text.count("<svg") == 3
+    assert "NVIDIA data sheet of the product" in plain
+    assert not re.search(r"https?://|src=|href=|@import|url\(", text)
+
+
+def test_where_no_report_can_be_written_is_told_before_the_search(capsys, tmp_path):
+    assert outcome(capsys, *SERVE, "--html", str(tmp_path))[::2] == (
+        2,
+        f"argosy: error: --html: {tmp_path} is a folder; name a file\n",
+    )
+    code, _, err = outcome(capsys, *SERVE, "--html", str(tmp_path / "none" / "plan.html"))
+    assert code == 2
+    assert err.startswith("argosy: error: --html: there is no folder")
+
+
+def test_a_trace_stands_for_the_traffic(capsys, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    lines = [
+        {"timestamp": 500 * i, "input_length": 600 + 10 * i, "output_length": 100, "hash_ids": [1, 2 + i]} for i in range(40)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    traced = ["plan", "serve", "llama-3.1-8b", "--trace", str(path), *SPACE, "--device", "l40s@1", "--json"]
+    code, out, _ = outcome(capsys, *traced)
+    assert code == 0
+    assert json.loads(out)["plans"][0]["throughput"]["requests_per_s"] == pytest.approx(2.0)
+    doubled = json.loads(outcome(capsys, *traced, "--trace-scale", "2")[1])
+    assert doubled["plans"][0]["throughput"]["requests_per_s"] == pytest.approx(4.0)
+    code, _, err = outcome(capsys, *traced, "--qps", "3")
+    assert (code, err) == (2, "argosy: error: --trace says that already; leave --qps out\n")
+
+
+def test_devices_and_models_are_listed_with_their_sources(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, _ = outcome(capsys, "plan", "devices")
+    assert code == 0
+    assert re.search(r"H100 SXM +989 ◆ +1,978 ◆ +– +80 GiB ◇ +3,350 ◆ +450 ◆ +700 ◆ +\$[\d.–]+ ◇", out)
+    [device] = json.loads(outcome(capsys, "plan", "devices", "h100_sxm", "--json")[1])
+    assert device["peak"]["bf16"]["value"] == 989e12
+    assert device["peak"]["bf16"]["source"] == "NVIDIA data sheet of the product"
+    assert device["peak"]["bf16"]["grade"] == "primary"
+    assert device["prices"][0]["low"]["as_of"]
+    [model] = json.loads(outcome(capsys, "plan", "models", "llama-3.1-8b", "--json")[1])
+    assert (model["parameters"], model["kv_bytes_per_token_bf16"]) == (8_030_261_248, 131_072)
+    assert model["source"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "srve"], "no such command"),
+        (["plan", "serve"], "missing argument 'model'"),
+        (["plan", "serve", "llama-3.1-8b"], "--qps is needed, or --trace"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL], "--device is needed"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL[2:], "--qps", "-1", "--device", "l4"], "--qps: '-1' is not a rate"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL[2:], "--qps", "nan", "--device", "l4"], "--qps: 'nan' is not a rate"),
+        (
+            ["plan", "serve", "llama-3.1-8b", "--qps", "1", "--input-tokens", "0"],
+            "--input-tokens: '0' must be a whole number",
+        ),
+        (["plan", "serve", "lama-3.1-8b", *SMALL, "--device", "l4"], "did you mean llama-3.1-8b"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "h100"], "did you mean h100 sxm, h100 pcie"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4:0"], "--device: '0' must be"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "a30"], "state one with --device name@price"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--tensor", "3"], "does not divide 32 attention heads"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--ttft", "2"], "--ttft: '2' is not a time"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--input-cv", "nan"], "--input-cv must be finite"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--prefix-share", "1"], "--prefix-share must be"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--weights", "q4"], "--weights takes auto, bf16"),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--kv", "int2"], "--kv takes auto, bf16"),
+        (
+            ["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--prefix-caching", "x"],
+            "--prefix-caching takes auto, on, off",
+        ),
+        (
+            ["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--term", "x"],
+            "--term takes on-demand, reserved, spot",
+        ),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--top", "0"], "--top: '0' must be"),
+        (
+            ["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--draft", "llama-3.2-1b"],
+            "--draft needs --acceptance",
+        ),
+        (["plan", "serve", "llama-3.1-8b", *SMALL, "--device", "l4", "--drafts", "2"], "--drafts needs --draft"),
+        (["plan", "serve", "llama-3.1-8b", "--trace", "none.csv", "--device", "l4"], "trace none.csv cannot be read"),
+        (["plan", "devices", "h1000"], "no device is called 'h1000'"),
+        (["plan", "models", "lama-3.1-8b"], "did you mean llama-3.1-8b"),
+    ],
+)
+def test_nonsense_is_one_line_and_exit_code_2(capsys, arguments, message):
+    code, out, err = outcome(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err.lower()
+    assert len(err.splitlines()) == 1
+
+
+def test_planning_loads_neither_torch_nor_a_web_framework():
+    code = (
+        "import sys; from argosy.cli.main import run\n"
+        f"assert run({SERVE!r}) == 0\n"
+        "heavy = {'torch', 'transformers', 'tokenizers', 'gguf', 'fastapi', 'scipy', 'pandas'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []", done.stderr
