@@ -100,8 +100,8 @@ def _slower(row: Row, fastest: Row, sequences: int) -> str:
     ours, theirs = row.figures["TPOT ms"], fastest.figures["TPOT ms"]
     network, least = row.figures["network share of step"], fastest.figures["network share of step"]
     return (
-        f"at {sequences} sequences {row.label} takes {ms(ours / 1e3)} a token, {ours / theirs:.2f} times the {ms(theirs / 1e3)} "
-        f"of {fastest.label}, with {network:.0%} of a step on the network against {least:.0%}"
+        f"at {sequences} sequences {row.label} takes {ms(ours / 1e3)} a token, {ours / theirs:.2f} times the "
+        f"{ms(theirs / 1e3)} of {fastest.label}, with {network:.0%} of a step on the network against {least:.0%}"
     )
 
 
