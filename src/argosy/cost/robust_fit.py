@@ -97,7 +97,7 @@ def _descend(
 ) -> tuple[Array, Array, float, float] | None:
     """(x, residuals, cost, damping) after one step that lowers the cost; None where none does."""
     low, high = bounds
-    weights = np.minimum(1.0, outlier / np.maximum(np.abs(values), np.finfo(np.float64).tiny))
+    weights = outlier / np.maximum(np.abs(values), outlier)
     normal = jacobian.T @ (jacobian * weights[:, None])
     gradient = jacobian.T @ (weights * values)
     free = np.flatnonzero(~(((x <= low) & (gradient > 0)) | ((x >= high) & (gradient < 0))))
