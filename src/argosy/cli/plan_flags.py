@@ -18,12 +18,16 @@ from argosy.cli.plan_units import (
     parse_degrees,
     parse_device,
     parse_rate,
+    parse_seconds,
     parse_share,
     parse_target,
 )
 from argosy.errors import ConfigError
 
 T = TypeVar("T")
+
+NO_PLAN = 1
+"""Exit code where the question has an answer, and the answer is that nothing fits."""
 
 FLAG_OF = {
     "requests_per_s": "--qps",
@@ -42,6 +46,10 @@ FLAG_OF = {
     "block_tokens": "--block-tokens",
     "prefix share": "--prefix-share",
     "state a price per hour": "state one with --device NAME@PRICE",
+    "batch_tokens": "--batch-tokens",
+    "deadline_days": "--deadline",
+    "max_usd": "--max-usd",
+    "micro_batch": "--micro-batch",
     "devices must": "--device must",
     "tpot is": "--tpot is",
     "ttft target": "--ttft target",
@@ -204,6 +212,70 @@ ExpertImbalance = Annotated[
     float, _option("Search", "Work of the busiest expert rank over the mean, minus 1.", "--expert-imbalance")
 ]
 
+TrainTokens = Annotated[int | None, _option("Run", "Tokens to train on, such as 2T.", "--tokens", parse_count, metavar="N")]
+BatchTokens = Annotated[
+    int, _option("Run", "Tokens of an optimizer step.", "--batch-tokens", parse_count, shown="4Mi", metavar="N")
+]
+Sequence = Annotated[int, _option("Run", "Tokens of a sequence.", "--sequence", parse_count, shown="4Ki", metavar="N")]
+Deadline = Annotated[
+    float | None,
+    _option("Run", "Time that the run may take, such as 45d.", "--deadline", parse_seconds, shown="any", metavar="TIME"),
+]
+MaxUsd = Annotated[float | None, _option("Run", "Budget at the high end of prices.", "--max-usd", shown="no limit")]
+OptimizerName = Annotated[str, _option("Run", "adam, adam-8bit, sgd-momentum or sgd.", "--optimizer")]
+Compute = Annotated[str, _option("Run", "Arithmetic of matrix products: bf16, fp16 or fp8.", "--compute")]
+Gpus = Annotated[Degrees | None, _degrees("Numbers of devices to try.", "--gpus")]
+ContextParallel = Annotated[Degrees | None, _degrees("Context parallel degrees to try.", "--context-parallel")]
+MicroBatch = Annotated[Degrees | None, _degrees("Sequences of a micro-batch to try.", "--micro-batch")]
+Zero = Annotated[str, _option("Search", "auto, or ZeRO stages of 0, 1, 2, 3 by commas; 3 is FSDP.", "--zero")]
+RecomputeKinds = Annotated[str, _option("Search", "Of none, selective, full, by commas.", "--recompute")]
+Schedules = Annotated[
+    str, _option("Search", "Pipeline schedules of gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-v, by commas.", "--schedule")
+]
+OverlapData = Annotated[
+    float,
+    _option(
+        "Run",
+        "Part of sharded data-parallel communication that hides behind computation.",
+        "--overlap-data",
+        parse_share,
+        metavar="SHARE",
+    ),
+]
+OverlapLayers = Annotated[
+    float,
+    _option("Run", "The same of communication inside layers.", "--overlap-layers", parse_share, metavar="SHARE"),
+]
+
+DeviceNames = Annotated[
+    list[str] | None, _option("Layout", "Device (see 'argosy plan devices'); repeatable.", "--device", metavar="NAME")
+]
+
+
+def _degree(text: str, flag: str) -> Any:
+    return _option("Layout", text, flag, parse_count, metavar="N")
+
+
+Context = Annotated[int | None, _option("Layout", "Tokens of a request at its end.", "--context", parse_count, metavar="N")]
+Concurrency = Annotated[int, _degree("Requests held at once.", "--concurrency")]
+TensorDegree = Annotated[int, _degree("Tensor parallel degree.", "--tensor")]
+PipelineDegree = Annotated[int, _degree("Pipeline degree.", "--pipeline")]
+DataDegree = Annotated[int, _degree("Attention data-parallel degree.", "--data")]
+ExpertDegree = Annotated[int, _degree("Expert parallel degree.", "--expert")]
+ChunkSize = Annotated[int, _degree("Most tokens of a step.", "--chunk-tokens")]
+MemoryFraction = Annotated[
+    float,
+    _option("Layout", "Part of a device that may be used at all.", "--memory-fraction", parse_share, metavar="SHARE"),
+]
+KvFraction = Annotated[
+    float,
+    _option("Layout", "Part of what is left for KV that it takes.", "--kv-fraction", parse_share, metavar="SHARE"),
+]
+OneWeights = Annotated[
+    str, _option("Layout", "bf16, fp8, int8, int4, fp4, fp8-weight-only or int8-weight-only.", "--weights")
+]
+OneKv = Annotated[str, _option("Layout", "bf16, fp8 or int8.", "--kv")]
+
 Top = Annotated[int, _option("Output", "Plans to show.", "--top", parse_count, metavar="N")]
 Explain = Annotated[
     bool,
@@ -231,3 +303,9 @@ def check_html(path: Path | None) -> None:
         raise ConfigError(f"--html: {path} is a folder; name a file")
     if not path.parent.is_dir():
         raise ConfigError(f"--html: there is no folder {path.parent}")
+
+
+def say_where(path: Path | None) -> None:
+    """Say where the report is."""
+    if path is not None:
+        typer.echo(f"\nreport: {path}")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from argosy.cli.plan_units import DeviceChoice, LatencyTarget
+from argosy.cost.activations import Recompute
 from argosy.cost.catalogue import find_device, find_node
 from argosy.cost.device import Precision
+from argosy.cost.pipeline_schedules import Schedule
 from argosy.cost.prices import Term
+from argosy.cost.zero import Optimizer, ZeroStage
 from argosy.errors import ConfigError
 from argosy.planner.formats import WeightFormat
 from argosy.planner.offers import DeviceOffer
@@ -25,6 +28,7 @@ _KV = {
     str(precision): precision for precision in (Precision.BF16, Precision.FP16, Precision.FP8, Precision.INT8, Precision.FP4)
 }
 _TERMS = {str(term).replace(" ", "-"): term for term in Term}
+_SCHEDULES = {str(schedule).replace(" ", "-"): schedule for schedule in Schedule}
 _CACHING = {"auto": (False, True), "on": (True,), "off": (False,)}
 
 
@@ -61,6 +65,55 @@ def price_term(text: str) -> Term:
     """`--term`. Raises `ConfigError` naming what it takes."""
     (name,) = _chosen("--term", text.replace(",", " "), dict(_TERMS))
     return _TERMS[name]
+
+
+def weight_format(text: str) -> WeightFormat:
+    """One format. Raises `ConfigError` naming what `--weights` takes."""
+    (found,) = weight_formats(_one("--weights", text)) or ()
+    return found
+
+
+def kv_type(text: str) -> Precision:
+    """One type. Raises `ConfigError` naming what `--kv` takes."""
+    (found,) = kv_types(_one("--kv", text)) or ()
+    return found
+
+
+def _one(flag: str, text: str) -> str:
+    if "," in text or text == "auto":
+        raise ConfigError(f"{flag} takes one format here, got {text!r}")
+    return text
+
+
+def zero_stages(text: str) -> tuple[ZeroStage, ...] | None:
+    """`--zero`; None for auto. Raises `ConfigError` naming what it takes."""
+    if text == "auto":
+        return None
+    known = {str(int(stage)): stage for stage in ZeroStage}
+    return tuple(known[name] for name in _chosen("--zero", text, {"auto": None, **known}))
+
+
+def recompute_kinds(text: str) -> tuple[Recompute, ...]:
+    """`--recompute`. Raises `ConfigError` naming what it takes."""
+    return tuple(Recompute(name) for name in _chosen("--recompute", text, {str(kind): kind for kind in Recompute}))
+
+
+def schedules(text: str) -> tuple[Schedule, ...]:
+    """`--schedule`. Raises `ConfigError` naming what it takes."""
+    return tuple(_SCHEDULES[name] for name in _chosen("--schedule", text, dict(_SCHEDULES)))
+
+
+def optimizer(text: str) -> Optimizer:
+    """`--optimizer`. Raises `ConfigError` naming what it takes."""
+    (name,) = _chosen("--optimizer", text.replace(",", " "), {str(known): known for known in Optimizer})
+    return Optimizer(name)
+
+
+def compute(text: str) -> Precision:
+    """`--compute`. Raises `ConfigError` naming what it takes."""
+    known = (Precision.BF16, Precision.FP16, Precision.FP8)
+    (name,) = _chosen("--compute", text.replace(",", " "), {str(precision): precision for precision in known})
+    return Precision(name)
 
 
 def device_offer(choice: DeviceChoice, term: Term, region: str | None) -> DeviceOffer:

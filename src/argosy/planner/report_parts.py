@@ -83,9 +83,9 @@ def op_table(step: StepPoints) -> Html:
 
 def memory_bars(bars: Sequence[Bar]) -> Html:
     """Memory of one device each, with the colours' key."""
-    names = list(dict.fromkeys(name for bar in bars for name, _ in bar.parts if name != "free"))
+    names = list(dict.fromkeys(name for bar in bars for name, value in bar.parts if name != "free" and value > 0))
     svg = stacked_bars("Memory of one device", bars, gib)
-    return page.figure(svg, "Bytes on the fullest device of a pool.", page.key(names))
+    return page.figure(svg, "Bytes on the fullest device of each.", page.key(names))
 
 
 def provenance(offers: Iterable[Offer], constants: Constants) -> Html:

@@ -9,7 +9,7 @@ from argosy.observe.report.figures import count, seconds, share, si, significant
 from argosy.observe.report.page import Html
 from argosy.observe.report.svg import Axis, Bar, Point, plot
 from argosy.planner.explain import explain_plan
-from argosy.planner.grades import GRADE_MARKS, GRADE_MEANINGS, marked
+from argosy.planner.grades import GRADE_MARKS, GRADE_MEANINGS, grade_legend, marked
 from argosy.planner.offers import resolve
 from argosy.planner.report_parts import memory_bars, op_table, provenance, roofline
 from argosy.planner.roofline import plan_steps
@@ -59,7 +59,8 @@ def _cards(plan: ServingPlan) -> Html:
         ("mean TPOT", marked(seconds(plan.latency.tpot_mean_s), plan.grades["latency"])),
         ("of capacity", share(plan.throughput.utilisation)),
     ]
-    return Html(page.paragraph(plan.describe(), "lead") + page.cards(figures))
+    legend = page.paragraph(grade_legend(), "quiet")
+    return Html(page.paragraph(plan.describe(), "lead") + page.cards(figures) + legend)
 
 
 def _plan_table(question: ServingQuestion, plans: Sequence[ServingPlan]) -> Html:

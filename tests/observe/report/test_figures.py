@@ -81,6 +81,11 @@ def test_a_time_has_the_unit_that_fits(value_s, text):
         (share(0.874), "87 %"),
         (share(0.004), "0.4 %"),
         (share(0), "0 %"),
+        (share(2e-16), "0 %"),
+        (share(1e-5), "<0.1 %"),
+        (usd(169_001), "$169k"),
+        (usd(999_999), "$1M"),
+        (usd(3_100_000), "$3.1M"),
     ],
 )
 def test_dollars_and_shares(text, expected):

@@ -81,3 +81,12 @@ def test_bars_share_one_scale_and_name_their_parts():
     ]
     fills = [rect.attrib["fill"] for rect in root.iter("rect")]
     assert fills[0] == fills[2] != fills[1] == "none"
+
+
+def test_a_bar_beyond_its_total_shows_where_that_ends():
+    text = stacked_bars(
+        "memory", [Bar("one", (("weights", 60.0), ("none", 0.0), ("free", -20.0)), 40.0)], lambda value: f"{value:g}"
+    )
+    assert text.count("<rect") == 1
+    assert "ends at 40" in text
+    assert 'class="limit"' in text

@@ -60,9 +60,12 @@ def seconds(value_s: float | None) -> str:
 
 
 def usd(value: float | None) -> str:
-    """Dollars: $0.123, $12.30, $1,230."""
+    """Dollars: $0.012, $0.35, $12.30, $1,230, $169k, $3.1M."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
+    for factor, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(float(f"{value:.3g}")) >= (10 * factor if unit == "k" else factor):
+            return f"${significant(value / factor)}{unit}"
     if value == 0 or abs(value) >= 1000:
         return f"${value:,.0f}"
     return f"${significant(value, 2)}" if abs(value) < 0.1 else f"${value:.2f}"
@@ -75,8 +78,10 @@ def usd_range(low: float, high: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share as a percentage: 87 %, 0.4 %."""
+    """A share as a percentage: 87 %, 0.4 %, <0.1 %; what is left of rounding is 0 %."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     percent = 100.0 * value
-    return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{significant(percent, 2)} %"
+    if abs(percent) < 0.05:
+        return "0 %" if abs(percent) < 1e-6 else "<0.1 %"
+    return f"{percent:.0f} %" if abs(percent) >= 9.95 else f"{significant(percent, 2)} %"

@@ -48,6 +48,7 @@ table {{ border-collapse: collapse; font-size: .875rem; font-variant-numeric: ta
 th, td {{ text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--rule); }}
 th {{ color: var(--quiet); font-weight: 600; white-space: nowrap; }}
 th.number, td.number {{ text-align: right; white-space: nowrap; }}
+td:first-child {{ white-space: nowrap; }}
 td.wide {{ min-width: 15rem; }}
 tr.chosen td {{ background: var(--soft); }}
 .cards {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .7rem; margin: 1.2rem 0; }}
@@ -65,6 +66,7 @@ svg .grid {{ stroke: var(--rule); stroke-width: 1; }}
 svg .axis {{ stroke: var(--quiet); stroke-width: 1; }}
 svg .point {{ fill-opacity: .85; }}
 svg .point:hover, svg .point:focus {{ fill-opacity: 1; stroke: var(--text); stroke-width: 2; outline: none; }}
+svg .limit {{ stroke: var(--text); stroke-width: 3; }}
 svg .part {{ stroke: var(--quiet); stroke-width: 1; }}
 .key {{ display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; font-size: .875rem; padding: 0; list-style: none; }}
 .key i {{ display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin-right: .4rem; }}

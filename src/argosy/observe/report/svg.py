@@ -53,7 +53,8 @@ class Axis:
         """About five round values within the axis."""
         if self.log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            digits = (1.0,) if last - first > 4 else (1.0, 2.0, 5.0) if last - first > 1 else tuple(map(float, range(1, 10)))
+            decades = math.log10(self.high / self.low)
+            digits = (1.0,) if decades > 4 else (1.0, 2.0, 5.0) if decades > 1 else tuple(map(float, range(1, 10)))
             candidates = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
         else:
             raw = (self.high - self.low) / 5
@@ -209,25 +210,38 @@ class Bar:
 
 
 def stacked_bars(description: str, bars: Sequence[Bar], text: Callable[[float], str], *, free: str = "free") -> str:
-    """Horizontal bars on one scale; equal names have equal colours, `free` is drawn without one."""
-    names = list(dict.fromkeys(name for bar in bars for name, _ in bar.parts if name != free))
-    scale = (_WIDTH - 2) / max(bar.total for bar in bars)
+    """Horizontal bars on one scale; equal names have equal colours, `free` is drawn without one.
+
+    Parts that are not above 0 are left out. A bar longer than its total has a mark where the total ends.
+    """
+    names = list(dict.fromkeys(name for bar in bars for name, value in bar.parts if name != free and value > 0))
+    scale = (_WIDTH - 2) / max(max(bar.total, _filled(bar)) for bar in bars)
     parts, y = [], 0.0
     for bar in bars:
         parts.append(_text(0, y + 14, bar.label, kind="mark"))
         y, x = y + 21, 1.0
         for name, value in bar.parts:
-            width = max(0.0, value) * scale
-            paint = "none" if name == free else colour(names.index(name))
+            if value <= 0:
+                continue
+            width = value * scale
+            kind = "mark" if name == free else f"on-{names.index(name) % SERIES_COLOURS}"
             title = f"{name}: {text(value)} ({value / bar.total:.0%})"
+            paint = "none" if name == free else colour(names.index(name))
             parts.append(
                 f'<rect class="part" x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="34" fill="{paint}">'
                 f"<title>{escape(title)}</title></rect>"
             )
             label = next((form for form in (f"{name} {text(value)}", name) if len(form) * _CHARACTER_PX + 8 < width), "")
             if label:
-                kind = "mark" if name == free else f"on-{names.index(name) % SERIES_COLOURS}"
                 parts.append(_text(x + width / 2, y + 22, label, anchor="middle", kind=kind))
             x += width
+        if _filled(bar) > bar.total:
+            end = 1.0 + bar.total * scale
+            parts.append(f'<path class="limit" d="M{end:.1f} {y - 5:g}v44"/>')
+            parts.append(_text(end - 4, y - 7, f"ends at {text(bar.total)}", anchor="end", kind="mark"))
         y += 48
     return _svg(description, y, parts)
+
+
+def _filled(bar: Bar) -> float:
+    return sum(max(0.0, value) for _, value in bar.parts)
