@@ -122,11 +122,11 @@ def test_a_cached_prompt_gives_the_same_text(make_llm):
 
 
 def test_seeded_sampling_is_the_same_alone_in_a_batch_of_32_and_after_preemption(make_llm):
-    """In deterministic mode, to the last token: without it a draw next to the border of two tokens may fall either way."""
+    """In the default mode, although the logits differ in their last bits between the three."""
     prompts = [PROMPTS[i % 20] for i in range(32)]
     params = [SamplingParams(seed=i, temperature=0.9, max_tokens=12, ignore_eos=True) for i in range(32)]
-    roomy = make_llm(deterministic=True)
-    tight = make_llm(deterministic=True, num_blocks_override=34, block_size=8, watermark=0.0)
+    roomy = make_llm()
+    tight = make_llm(num_blocks_override=34, block_size=8, watermark=0.0)
     batch = ids_of(roomy.generate(prompts, params))
     assert ids_of(tight.generate(prompts, params)) == batch
     assert tight._parts.step_loop.scheduler.num_preemptions > 0
