@@ -130,3 +130,18 @@ def test_bad_words_that_are_the_whole_vocabulary_are_refused(byte_tokenizer):
         letters.admit("r", (0,), SamplingParams(bad_words=("a", "b", "c")), arrival_s=0.0)
     assert caught.value.param == "bad_words"
     assert letters.admit("r", (0,), SamplingParams(bad_words=("a", "b", "cc")), arrival_s=0.0).bad_words_ids
+
+
+def test_checked_parameters_are_not_checked_again(admission):
+    params = SamplingParams(bad_words=("hi",), ignore_eos=True, seed=5)
+    checked = admission.check(params)
+    encode = admission.tokenizer.encode
+    try:
+        admission.tokenizer.encode = None
+        request = admission.admit("r", (1, 2), checked, arrival_s=0.5)
+    finally:
+        admission.tokenizer.encode = encode
+    assert (request.params, request.seed, request.eos_token_ids) == (params, 5, frozenset())
+    assert request.bad_words_ids == (tuple(b"hi"), tuple(b" hi"))
+    with pytest.raises(InvalidRequest, match="stop_token_ids"):
+        admission.check(SamplingParams(stop_token_ids=(1, WIDTH)))

@@ -18,6 +18,7 @@ import openai
 import pytest
 import uvicorn
 
+from argosy.engine.admission import CheckedParams
 from argosy.engine.client import EngineInfo
 from argosy.engine.core.plan import TokenLogprob
 from argosy.engine.core.sampling_params import SamplingParams
@@ -215,7 +216,14 @@ class FakeEngine:
     def is_ready(self) -> bool:
         return self.alive and self.ready
 
-    def submit(self, request_id, prompt_token_ids, params, *, priority=0, cache_salt="") -> FakeStream:
+    def check(self, params: SamplingParams) -> CheckedParams:
+        for name, tokens in (("stop_token_ids", params.stop_token_ids), ("logit_bias", [t for t, _ in params.logit_bias])):
+            if any(token >= WIDTH for token in tokens):
+                raise InvalidRequest(f"{name} must be below {WIDTH}", param=name)
+        return CheckedParams(params, frozenset(), ())
+
+    def submit(self, request_id, prompt_token_ids, checked, *, priority=0, cache_salt="") -> FakeStream:
+        params = checked.params
         if not self.is_ready:
             raise EngineUnavailable("the engine is not ready")
         if self.submit_error is not None:
@@ -225,9 +233,6 @@ class FakeEngine:
         for token in prompt_token_ids:
             if token >= WIDTH:
                 raise InvalidRequest(f"prompt has the token id {token}, the model has {WIDTH}", param="prompt")
-        for name, tokens in (("stop_token_ids", params.stop_token_ids), ("logit_bias", [t for t, _ in params.logit_bias])):
-            if any(token >= WIDTH for token in tokens):
-                raise InvalidRequest(f"{name} must be below {WIDTH}", param=name)
         if len(prompt_token_ids) >= self.info.max_model_len:
             raise ContextLengthExceeded(f"the prompt has {len(prompt_token_ids)} tokens", param="prompt")
         submission = Submission(request_id, prompt_token_ids, params, priority, cache_salt)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from argosy.engine.core import sampling_params
 from argosy.errors import InvalidRequest
-from argosy.server.body import MAX_MEMBERS, parse_json
+from argosy.server.body import MAX_CONTAINERS, MAX_MEMBERS, MAX_VALUES, parse_json
 from argosy.server.protocol import base
 from argosy.server.protocol.chat import ChatCompletionRequest
 from argosy.server.protocol.completions import CompletionRequest
@@ -318,3 +318,20 @@ def test_any_bytes_are_json_or_refused(data):
     except InvalidRequest:
         return
     assert document == json.loads(data)
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed():
+    with pytest.raises(InvalidRequest, match=f"more than {MAX_VALUES} values"):
+        parse_json(b'{"prompt":[%b1]}' % (b"1," * MAX_VALUES))
+    with pytest.raises(InvalidRequest, match=f"more than {MAX_CONTAINERS} arrays and objects"):
+        parse_json(b'{"prompt":[%b[1]]}' % (b"[1]," * MAX_CONTAINERS))
+    assert len(parse_json(b"[%b1]" % (b"1," * (MAX_VALUES - 1)))) == MAX_VALUES
+    assert len(parse_json(b"[%b1]" % (b"{}," * (MAX_CONTAINERS - 1)))) == MAX_CONTAINERS
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(alphabet='[{,}]"\\\n a', max_size=200))
+def test_brackets_and_commas_in_text_are_no_values(text):
+    filler = "[{," * MAX_CONTAINERS
+    document = {"prompt": filler + text, text: [text, text]}
+    assert parse_json(json.dumps(document).encode()) == document

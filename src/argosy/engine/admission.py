@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from argosy.engine.core.request import Request
@@ -11,6 +11,20 @@ from argosy.errors import ContextLengthExceeded, InvalidRequest
 from argosy.models.loaded import Tokenizer
 
 _SEED_MODULUS = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedParams:
+    """Sampling parameters that suit the model. All prompts of one call share them, however long they took to check.
+
+    Attributes:
+        eos_token_ids: the model's, unless they are to be ignored.
+        bad_words_ids: every spelling of each bad word.
+    """
+
+    params: SamplingParams
+    eos_token_ids: frozenset[int]
+    bad_words_ids: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +48,7 @@ class Admission:
         self,
         request_id: str,
         prompt_token_ids: tuple[int, ...],
-        params: SamplingParams,
+        params: SamplingParams | CheckedParams,
         *,
         arrival_s: float,
         priority: int = 0,
@@ -45,29 +59,38 @@ class Admission:
         `max_tokens` stays as given: it is a ceiling, and a sequence that meets the context first ends with "length".
 
         Raises:
-            InvalidRequest: the prompt is empty, an id is outside the logits, more logprobs are wanted than exist, or no
-                token may be generated.
+            InvalidRequest: the prompt is empty or has an id outside the logits; and what `check` raises.
             ContextLengthExceeded: the prompt leaves no room for a token.
         """
         self._check_prompt(prompt_token_ids)
+        checked = params if isinstance(params, CheckedParams) else self.check(params)
+        seed = checked.params.seed
+        return Request(
+            request_id=request_id,
+            prompt_token_ids=prompt_token_ids,
+            params=checked.params,
+            arrival_s=arrival_s,
+            seed=(self.draw_seed() if seed is None else seed) % _SEED_MODULUS,
+            eos_token_ids=checked.eos_token_ids,
+            priority=priority,
+            cache_salt=cache_salt,
+            bad_words_ids=checked.bad_words_ids,
+        )
+
+    def check(self, params: SamplingParams) -> CheckedParams:
+        """Check what does not depend on a prompt; takes as long as the lists in `params`.
+
+        Raises:
+            InvalidRequest: an id is outside the logits, more logprobs are wanted than exist, or no token may be generated.
+        """
         self._check_ids("stop_token_ids", params.stop_token_ids)
-        self._check_ids("logit_bias", (token_id for token_id, _ in params.logit_bias))
+        self._check_ids("logit_bias", [token_id for token_id, _ in params.logit_bias])
         self._check_num_logprobs("logprobs", params.logprobs)
         self._check_num_logprobs("prompt_logprobs", params.prompt_logprobs)
         eos_token_ids = frozenset() if params.ignore_eos else self.eos_token_ids
         bad_words_ids = self._bad_words_ids(params.bad_words)
         self._check_something_is_left(params, eos_token_ids, bad_words_ids)
-        return Request(
-            request_id=request_id,
-            prompt_token_ids=prompt_token_ids,
-            params=params,
-            arrival_s=arrival_s,
-            seed=(self.draw_seed() if params.seed is None else params.seed) % _SEED_MODULUS,
-            eos_token_ids=eos_token_ids,
-            priority=priority,
-            cache_salt=cache_salt,
-            bad_words_ids=bad_words_ids,
-        )
+        return CheckedParams(params, eos_token_ids, bad_words_ids)
 
     def _check_prompt(self, prompt_token_ids: tuple[int, ...]) -> None:
         if not prompt_token_ids:
@@ -80,13 +103,13 @@ class Admission:
             )
         self._check_ids("prompt", prompt_token_ids)
 
-    def _check_ids(self, param: str, token_ids: Iterable[int]) -> None:
-        for token_id in token_ids:
-            if not 0 <= token_id < self.logits_width:
-                raise InvalidRequest(
-                    f"{param} has the token id {token_id}, but this model's ids are 0 to {self.logits_width - 1}",
-                    param=param,
-                )
+    def _check_ids(self, param: str, token_ids: Sequence[int]) -> None:
+        if not token_ids or (min(token_ids) >= 0 and max(token_ids) < self.logits_width):
+            return
+        outside = next(token_id for token_id in token_ids if not 0 <= token_id < self.logits_width)
+        raise InvalidRequest(
+            f"{param} has the token id {outside}, but this model's ids are 0 to {self.logits_width - 1}", param=param
+        )
 
     def _check_num_logprobs(self, param: str, wanted: int | None) -> None:
         if wanted is not None and wanted > self.logits_width:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from argosy.engine.admission import Admission
+from argosy.engine.admission import Admission, CheckedParams
 from argosy.engine.client import EngineInfo
 from argosy.engine.core.clock import Clock
 from argosy.engine.core.request import Request
@@ -114,20 +114,24 @@ class AsyncEngine:
             self._state = _State.RUNNING
         self._thread.start()
 
+    def check(self, params: SamplingParams) -> CheckedParams:
+        """As `EngineClient.check`."""
+        return self._admission.check(params)
+
     def submit(
         self,
         request_id: str,
         prompt_token_ids: tuple[int, ...],
-        params: SamplingParams,
+        params: SamplingParams | CheckedParams,
         *,
         priority: int = 0,
         cache_salt: str = "",
     ) -> EngineStream:
         """As `EngineClient.submit`; called on the event loop that will read the stream."""
-        channel = DeltaChannel(asyncio.get_running_loop(), params.n)
         request = self._admission.admit(
             request_id, prompt_token_ids, params, arrival_s=self._clock.now_s(), priority=priority, cache_salt=cache_salt
         )
+        channel = DeltaChannel(asyncio.get_running_loop(), request.params.n)
         with self._lock:
             if self._state is not _State.RUNNING:
                 raise EngineUnavailable(f"the engine takes no requests: it is {self._state.value}")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from argosy.engine.admission import CheckedParams
 from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.outputs import OutputDelta
 from argosy.models.loaded import Tokenizer
@@ -50,7 +51,7 @@ class RequestStream(Protocol):
 
 
 class EngineClient(Protocol):
-    """What a server needs of an engine. Methods are called from one event loop and never wait for a step."""
+    """What a server needs of an engine. Methods never wait for a step; all but `check` are called from one event loop."""
 
     @property
     def info(self) -> EngineInfo:
@@ -72,11 +73,19 @@ class EngineClient(Protocol):
         """Whether a request submitted at this moment would be taken (alive, loaded, not draining)."""
         ...
 
+    def check(self, params: SamplingParams) -> CheckedParams:
+        """Check what `submit` would of the parameters, once for many prompts. May be called from any thread.
+
+        Raises:
+            InvalidRequest: a field is out of range for this model.
+        """
+        ...
+
     def submit(
         self,
         request_id: str,
         prompt_token_ids: tuple[int, ...],
-        params: SamplingParams,
+        params: SamplingParams | CheckedParams,
         *,
         priority: int = 0,
         cache_salt: str = "",

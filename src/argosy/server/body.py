@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any, TypeVar
 
 import orjson
@@ -13,31 +14,42 @@ from starlette.requests import Request
 from argosy.errors import BodyTimeout, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from argosy.server.config import ServerConfig
 from argosy.server.protocol.errors import validate
+from argosy.server.state import record_of, state_of
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_MEMBERS = 2**18
+MAX_VALUES = 2**20
+MAX_CONTAINERS = 2**16
+"""Far more than a request can use. Some parsing steps keep all threads waiting, and take as long as there are values."""
+
+_STRING_OR_STRUCTURE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{,]', re.DOTALL)
+_QUOTE, _COMMA = b'",'
 
 
-async def read_model(request: Request, model: type[Model], config: ServerConfig) -> Model:
-    """The request's body as a `model`.
+async def read_model(request: Request, model: type[Model]) -> Model:
+    """The request's body as a `model`; its size goes into the request's record.
 
     Raises:
         UnsupportedMediaType, PayloadTooLarge, BodyTimeout, InvalidRequest: as their names say.
-        ClientDisconnect: the client left before it had sent everything.
+        ClientDisconnect, ClientGone: the client left before it had sent everything, or while it was looked at.
     """
     _check_media_type(request)
-    return validate(model, parse_json(await _read(request, config)))
+    state = state_of(request)
+    body = await _read(request, state.config)
+    record_of(request).body_bytes = len(body)
+    return await state.side_work.run(lambda: validate(model, parse_json(body)), len(body), request.receive)
 
 
 def parse_json(body: bytes) -> Any:
-    """Decode a JSON text (RFC 8259); NaN, Infinity, bad UTF-8, lone surrogates, repeated names and objects of more than
-    `MAX_MEMBERS` members are errors.
+    """Decode a JSON text (RFC 8259); NaN, Infinity, bad UTF-8, lone surrogates, repeated names, objects of more than
+    `MAX_MEMBERS` members, more than `MAX_VALUES` values and more than `MAX_CONTAINERS` arrays and objects are errors.
 
     Raises:
         InvalidRequest: what is wrong, and at which line and column.
     """
     if not body.strip():
         raise InvalidRequest("the body is empty; a JSON object is needed")
+    _check_num_values(body)
     try:
         document = orjson.loads(body)
         json.loads(body, object_pairs_hook=_check_members)
@@ -46,6 +58,22 @@ def parse_json(body: bytes) -> Any:
     except RecursionError:
         raise InvalidRequest("the body is not acceptable: JSON nested too deeply") from None
     return document
+
+
+def _check_num_values(body: bytes) -> None:
+    num_containers = body.count(b"[") + body.count(b"{")
+    if num_containers <= MAX_CONTAINERS and num_containers + body.count(b",") <= MAX_VALUES:
+        return
+    # Texts may be full of brackets and commas: count those outside of strings.
+    num_values = num_containers = 0
+    for match in _STRING_OR_STRUCTURE.finditer(body):
+        first = body[match.start()]
+        num_values += first != _QUOTE
+        num_containers += first not in (_QUOTE, _COMMA)
+        if num_containers > MAX_CONTAINERS:
+            raise InvalidRequest(f"the body has more than {MAX_CONTAINERS} arrays and objects, the limit")
+        if num_values > MAX_VALUES:
+            raise InvalidRequest(f"the body has more than {MAX_VALUES} values, the limit")
 
 
 def _check_members(pairs: list[tuple[str, Any]]) -> None:

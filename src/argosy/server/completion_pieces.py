@@ -9,7 +9,7 @@ from argosy.engine.core.plan import TokenLogprob
 from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.outputs import OutputDelta
 from argosy.models.loaded import Tokenizer
-from argosy.server.logprobs import CompletionLogprobsBuilder, prompt_logprobs
+from argosy.server.logprobs import CompletionLogprobsBuilder, logprobs_size, prompt_logprobs
 from argosy.server.prompts import EncodedPrompt
 from argosy.server.protocol.completions import CompletionRequest
 
@@ -48,10 +48,25 @@ class PieceMaker:
         self._scored: dict[int, Sequence[TokenLogprob | None]] = {}
         self._held: dict[int, list[OutputDelta]] = {}
         self._echoed: set[int] = set()
+        self._echoed_logprobs: dict[int, dict[str, Any]] = {}
+        self.size = 0
         self._builders = [
             CompletionLogprobsBuilder(tokenizer, request.logprobs or 0, skip_special_tokens=request.skip_special_tokens)
             for _ in range(self.num_choices)
         ]
+
+    def size_of(self, prompt_index: int, delta: OutputDelta) -> int:
+        """How much work `pieces` will be, as `SideWork` counts; `size` adds it up."""
+        request, num_prompt = (
+            self._request,
+            0 if delta.prompt_logprobs is None else len(self._prompts[prompt_index].token_ids),
+        )
+        size = logprobs_size(len(delta.token_ids), request.logprobs)
+        if num_prompt:
+            echoed = request.logprobs if request.echo else None
+            size += logprobs_size(num_prompt, echoed) + self._params.n * logprobs_size(num_prompt, request.prompt_logprobs)
+        self.size += size
+        return size
 
     def pieces(self, prompt_index: int, delta: OutputDelta) -> Iterator[Piece]:
         """What can be added on account of `delta`, in order."""
@@ -76,12 +91,13 @@ class PieceMaker:
         logprobs = None if self._request.logprobs is None else lists
         return {"index": index, "text": [], "logprobs": logprobs, "finish_reason": None, "stop_reason": None}
 
-    def prompt_logprobs_of(self, index: int) -> dict[str, Any]:
-        """The field `prompt_logprobs` of a choice, if the request wants it."""
-        scored = self._scored.get(index // self._params.n)
-        if self._request.prompt_logprobs is None or scored is None:
-            return {}
-        return {"prompt_logprobs": prompt_logprobs(scored, self._request.prompt_logprobs, self._tokenizer)}
+    def complete(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """A collected choice as it is sent: its text joined, with the field `prompt_logprobs` if the request wants it."""
+        complete = {**choice, "text": "".join(choice["text"])}
+        scored = self._scored.get(choice["index"] // self._params.n)
+        if self._request.prompt_logprobs is not None and scored is not None:
+            complete["prompt_logprobs"] = prompt_logprobs(scored, self._request.prompt_logprobs, self._tokenizer)
+        return complete
 
     def _must_hold(self, prompt_index: int) -> bool:
         wanted = bool(self._request.echo) and self._request.logprobs is not None
@@ -91,6 +107,9 @@ class PieceMaker:
         prompt = self._prompts[prompt_index]
         logprobs = None
         if self._request.logprobs is not None:
-            logprobs = self._builders[index].add(prompt.token_ids, self._scored[prompt_index])
+            # Equal for all n choices, and long: made once.
+            if (logprobs := self._echoed_logprobs.get(prompt_index)) is None:
+                logprobs = self._builders[index].add(prompt.token_ids, self._scored[prompt_index])
+                self._echoed_logprobs[prompt_index] = logprobs
             self._builders[index].continue_at(len(prompt.text))
         return Piece(index, prompt.text, logprobs)

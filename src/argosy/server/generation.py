@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
+from argosy.engine.admission import CheckedParams
 from argosy.engine.client import EngineClient, RequestStream
-from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.outputs import OutputDelta
 from argosy.errors import EngineUnavailable, GenerationFailed, InvalidRequest
 from argosy.server.prompts import EncodedPrompt
@@ -26,7 +26,7 @@ class Generation:
         engine: EngineClient,
         generation_id: str,
         prompts: Sequence[EncodedPrompt],
-        params: SamplingParams,
+        params: CheckedParams,
         *,
         clock: Callable[[], float],
         priority: int = 0,

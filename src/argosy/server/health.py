@@ -123,7 +123,7 @@ class InferenceProbe:
             engine,
             f"health-{uuid.uuid4().hex}",
             [prompt],
-            params,
+            engine.check(params),
             clock=self._state.clock,
             priority=PROBE_PRIORITY,
         )

@@ -12,6 +12,8 @@ from argosy.errors import GenerationFailed
 from argosy.models.loaded import Tokenizer
 
 LOWEST_LOGPROB = -9999.0
+SIZE_PER_LOGPROB = 8
+"""Characters of text that take about as long to encode as a log probability to write."""
 
 
 def json_logprob(value: float) -> float:
@@ -25,6 +27,11 @@ def json_logprob(value: float) -> float:
     if value == -math.inf:
         return LOWEST_LOGPROB
     raise GenerationFailed(f"the model gave a log probability of {value}")
+
+
+def logprobs_size(num_tokens: int, num_top: int | None) -> int:
+    """The log probabilities of so many tokens, as `SideWork` counts."""
+    return 0 if num_top is None else num_tokens * (1 + num_top) * SIZE_PER_LOGPROB
 
 
 def token_text(tokenizer: Tokenizer, token_id: int) -> str:

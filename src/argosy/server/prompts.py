@@ -1,22 +1,20 @@
-"""From messages or prompts to token ids."""
+"""From messages or prompts to token ids. What is here takes as long as the texts are; see `side_work`."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from argosy.errors import InvalidRequest
+from argosy.errors import ContextLengthExceeded, InvalidRequest
 from argosy.models.loaded import Tokenizer
 from argosy.server.protocol.chat import ChatCompletionRequest
 from argosy.server.protocol.completions import CompletionRequest
 from argosy.server.protocol.tokenize import TokenizeRequest
 
-Result = TypeVar("Result")
-INLINE_CHARACTERS = 16_384
 CHARACTERS_PER_MESSAGE = 64
 """Text that takes about as long to encode as a template takes for the frame of a message."""
+
+MAX_TEXT_CHARACTERS = 1 << 20
+MAX_CHARACTERS_PER_TOKEN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +31,29 @@ class EncodedPrompt:
     field: str
 
 
-async def encode_chat(request: ChatCompletionRequest | TokenizeRequest, tokenizer: Tokenizer) -> EncodedPrompt:
+def check_text_length(num_characters: int, field: str, max_model_len: int) -> None:
+    """Raise `ContextLengthExceeded` for a text that is not worth encoding, which takes 200 times its size in memory.
+
+    The limit is `MAX_TEXT_CHARACTERS`, or for a very long context `MAX_CHARACTERS_PER_TOKEN` times its tokens.
+    """
+    limit = max(MAX_TEXT_CHARACTERS, MAX_CHARACTERS_PER_TOKEN * max_model_len)
+    if num_characters > limit:
+        raise ContextLengthExceeded(
+            f"{field}: {num_characters} characters of text are more than the {limit} that this server encodes at once, and "
+            f"the context holds {max_model_len} tokens: shorten it",
+            param=field,
+        )
+
+
+def encode_chat(
+    request: ChatCompletionRequest | TokenizeRequest, tokenizer: Tokenizer, *, max_model_len: int
+) -> EncodedPrompt:
     """Render the messages with the model's template and encode them; the template writes BOS itself.
 
     Raises:
         InvalidRequest: the model has no template, or the template refuses the messages.
+        ContextLengthExceeded: see `check_text_length`.
     """
-    messages = [
-        {"role": "system" if m.role == "developer" else m.role, "content": m.text, **({"name": m.name} if m.name else {})}
-        for m in request.messages or ()
-    ]
     if request.add_generation_prompt and request.continue_final_message:
         raise InvalidRequest(
             "add_generation_prompt and continue_final_message exclude each other", param="continue_final_message"
@@ -50,18 +61,20 @@ async def encode_chat(request: ChatCompletionRequest | TokenizeRequest, tokenize
     generation_prompt = request.add_generation_prompt
     if generation_prompt is None:
         generation_prompt = not request.continue_final_message
-
-    def render_and_encode() -> EncodedPrompt:
+    messages = [
+        {"role": "system" if m.role == "developer" else m.role, "content": m.text, **({"name": m.name} if m.name else {})}
+        for m in request.messages or ()
+    ]
+    check_text_length(sum(len(m["content"]) for m in messages), "messages", max_model_len)
+    try:
         text = tokenizer.apply_chat_template(
             messages,
             add_generation_prompt=generation_prompt,
             continue_final_message=request.continue_final_message,
             variables=request.chat_template_kwargs,
         )
-        return EncodedPrompt(tuple(tokenizer.encode(text, add_special_tokens=False)), text, "messages")
-
-    try:
-        prompt = await _run(render_and_encode, sum(len(m["content"]) + CHARACTERS_PER_MESSAGE for m in messages))
+        check_text_length(len(text), "messages", max_model_len)
+        prompt = EncodedPrompt(tuple(tokenizer.encode(text, add_special_tokens=False)), text, "messages")
     except InvalidRequest as error:
         error.param = error.param or "messages"
         raise
@@ -70,11 +83,14 @@ async def encode_chat(request: ChatCompletionRequest | TokenizeRequest, tokenize
     return prompt
 
 
-async def encode_prompts(request: CompletionRequest, tokenizer: Tokenizer, max_prompts: int) -> list[EncodedPrompt]:
+def encode_prompts(
+    request: CompletionRequest, tokenizer: Tokenizer, *, max_prompts: int, max_model_len: int
+) -> list[EncodedPrompt]:
     """The prompts of a text completion.
 
     Raises:
         InvalidRequest: too many prompts, or one without a token.
+        ContextLengthExceeded: see `check_text_length`.
     """
     prompts = request.prompts
     if len(prompts) > max_prompts:
@@ -82,30 +98,13 @@ async def encode_prompts(request: CompletionRequest, tokenizer: Tokenizer, max_p
 
     def encode(prompt: str | list[int], field: str) -> EncodedPrompt:
         if isinstance(prompt, str):
+            check_text_length(len(prompt), field, max_model_len)
             ids = tokenizer.encode(prompt, add_special_tokens=request.add_special_tokens)
+            if not ids:
+                raise InvalidRequest(f"{field} is empty: this model needs at least one token to start from", param=field)
             return EncodedPrompt(tuple(ids), prompt, field)
         text = tokenizer.decode(prompt, skip_special_tokens=request.skip_special_tokens) if request.echo else ""
         return EncodedPrompt(tuple(prompt), text, field)
 
     fields = [f"prompt[{i}]" for i in range(len(prompts))] if prompts is request.prompt else ["prompt"]
-    encoded = await _run(lambda: list(map(encode, prompts, fields)), sum(map(len, prompts)))
-    for prompt in encoded:
-        if not prompt.token_ids:
-            field = prompt.field
-            raise InvalidRequest(f"{field} is empty: this model needs at least one token to start from", param=field)
-    return encoded
-
-
-async def encode_text(text: str, tokenizer: Tokenizer, *, add_special_tokens: bool) -> list[int]:
-    """Ids of `text`."""
-    return await _run(lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens), len(text))
-
-
-async def decode_ids(ids: Sequence[int], tokenizer: Tokenizer) -> str:
-    """Text of `ids`, special tokens included."""
-    return await _run(lambda: tokenizer.decode(ids, skip_special_tokens=False), len(ids))
-
-
-async def _run(work: Callable[[], Result], size: int) -> Result:
-    """What is large is worked on by a thread, so that the streams of others go on meanwhile."""
-    return work() if size <= INLINE_CHARACTERS else await asyncio.to_thread(work)
+    return list(map(encode, prompts, fields))

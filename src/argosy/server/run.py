@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -97,6 +98,9 @@ async def _serve(
     on_started: Callable[[str], None] | None,
 ) -> int:
     app = create_app(engine, config, metrics)
+    # What is there by then stays: a full collection over it would stop all threads for the better part of a second.
+    gc.collect()
+    gc.freeze()
     server = _Server(uvicorn_config(app, config))
     shutdown = _Shutdown(app.state.server, server)
     loop = asyncio.get_running_loop()
@@ -113,6 +117,8 @@ async def _serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         await shutdown.close()
+        app.state.server.side_work.close()
+        gc.unfreeze()
     return shutdown.exit_code
 
 

@@ -15,6 +15,8 @@ from argosy.server.protocol.sampling import SamplingFields
 
 _FROM_CHECKPOINT = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _OWN_DEFAULT = ("n", "presence_penalty", "frequency_penalty")
+CHARACTERS_PER_BAD_WORD = 128
+"""Text that takes about as long to encode as a short word by itself, with and without a space."""
 _DEFAULTS = {f.name: f.default for f in fields(SamplingParams)}
 
 
@@ -53,6 +55,11 @@ def completion_params(request: CompletionRequest, defaults: Mapping[str, float |
     return _params(
         request, defaults, max_tokens=request.token_limit, logprobs=request.logprobs, prompt_logprobs=prompt_logprobs
     )
+
+
+def params_size(request: SamplingFields) -> int:
+    """How long it takes to check the fields that `chat_params` and `completion_params` give, as `SideWork` counts."""
+    return CHARACTERS_PER_BAD_WORD * len(request.bad_words or ())
 
 
 def priority_of(request: SamplingFields, info: EngineInfo) -> int:

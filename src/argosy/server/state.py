@@ -14,6 +14,7 @@ from argosy.errors import EngineUnavailable, UnknownModel
 from argosy.observe.metrics import EngineMetrics, HttpMetrics
 from argosy.server.config import ServerConfig
 from argosy.server.generation import Generation
+from argosy.server.side_work import SideWork
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +25,7 @@ class ServerState:
         clock: seconds, monotonic.
         created_s: Unix time of the start, shown as the models' creation time.
         draining: set once the server has been told to stop.
+        side_work: the threads for what would hold up the event loop.
     """
 
     engine: EngineClient
@@ -34,6 +36,7 @@ class ServerState:
     created_s: int
     draining: bool = False
     in_flight: int = 0
+    side_work: SideWork = field(default_factory=SideWork)
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -69,6 +72,7 @@ class RequestRecord:
 
     request_id: str
     started_s: float
+    body_bytes: int = 0
     completion_id: str | None = None
     model: str | None = None
     user: str | None = None
