@@ -174,6 +174,13 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert done.returncode in (0, 1)
 
 
+def test_closed_standard_streams_are_no_error():
+    done = subprocess.run(f"exec <&- >&-; {sys.executable} -m argosy models", shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(f"exec 2>&-; {sys.executable} -m argosy serve ./none", shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 ENGINE_FLAGS = {
     "kv_cache_memory_bytes": "kv_cache_memory",
     "num_blocks_override": "num_gpu_blocks_override",

@@ -61,7 +61,15 @@ def root(
 
 def main() -> None:
     """Run the command line and exit. Never shows a traceback for what a person can cause."""
+    _open_missing_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_missing_streams() -> None:
+    """Python has None for a standard stream that was closed before it started, as some service managers do."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, it stays open as long as the process
 
 
 def run(arguments: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import termios
@@ -19,7 +20,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from argosy.cli.chat.conversation import COMMANDS
 from argosy.cli.chat.session import ChatSession
 from argosy.cli.chat.views import View
-from argosy.errors import ArgosyError
+from argosy.errors import ArgosyError, InvalidRequest
 
 
 async def talk(session: ChatSession, view: View, history: Path) -> None:
@@ -61,10 +62,24 @@ def _no_echo() -> Iterator[None]:
 
 
 async def read_lines(session: ChatSession) -> None:
-    """Take each line of stdin as a turn; the first failure ends it."""
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        if not await session.take(line):
+    """Take each line of stdin as a turn; the first failure ends it.
+
+    Raises:
+        InvalidRequest: a line is not text; and what a turn raises.
+    """
+    for number in itertools.count(1):
+        line = await asyncio.to_thread(_read_line, number)
+        if not line or not await session.take(line):
             return
+
+
+def _read_line(number: int) -> str:
+    try:
+        line = sys.stdin.readline()
+        line.encode()  # in some locales bytes that are no text pass as lone surrogates
+    except UnicodeError:
+        raise InvalidRequest(f"line {number} of the input is not UTF-8 text") from None
+    return line
 
 
 def _prompt_session(history: Path) -> PromptSession[str]:
