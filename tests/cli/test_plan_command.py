@@ -32,12 +32,12 @@ def outcome(capsys, *arguments: str) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
-@pytest.mark.parametrize("arguments", [["plan", "--help"], ["plan", "serve", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in ("serve", "train", "memory", "compare"))])
 def test_help_teaches_with_examples(capsys, arguments):
-    code, out, err = outcome(capsys, *arguments)
+    code, out, err = outcome(capsys, "plan", *arguments)
     assert (code, err) == (0, "")
     assert "Examples:" in out
-    assert "argosy plan serve" in out
+    assert "argosy plan " in out
 
 
 def test_plans_are_shown_with_what_binds_and_why(capsys, monkeypatch):
@@ -230,3 +230,122 @@ def test_planning_loads_neither_torch_nor_a_web_framework():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "loaded: []", done.stderr
+
+
+TRAIN = ["plan", "train", "llama-3.2-1b", "--tokens", "100B", "--batch-tokens", "1Mi", "--device", "h100-sxm:32@2-3"]
+FEW = ["--gpus", "16,32", "--tensor", "1,2", "--pipeline", "1", "--zero", "1,3", "--micro-batch", "1,2"]
+
+
+def test_training_plans_are_shown_with_memory_time_and_price(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = outcome(capsys, *TRAIN, *FEW, "--deadline", "45d", "--top", "3")
+    assert (code, err) == (0, "")
+    assert out.startswith("Llama-3.2-1B: 100 B tokens, batches of 256 sequences of 4,096, adam in bf16, within 45 d")
+    for part in ("Plans by price of the whole run", "Plan 1: ", "MFU", "█ parameters", "▒ activations", "Why plan 1"):
+        assert part in out
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+
+
+def test_training_json_and_report_hold_the_same_figures(capsys, tmp_path):
+    path = tmp_path / "train.html"
+    code, out, _ = outcome(capsys, *TRAIN, *FEW, "--json", "--html", str(path))
+    assert code == 0
+    answer, text = json.loads(out), path.read_text(encoding="utf-8")
+    best = answer["plans"][0]
+    hours = best["days"] * 24 * best["layout"]["devices"]
+    assert best["usd"] == {"low": pytest.approx(2 * hours), "high": pytest.approx(3 * hours)}
+    assert {plan["layout"]["zero"] for plan in answer["plans"]} <= {1, 3}
+    for plan in answer["plans"]:
+        assert usd_range(**plan["usd"]) in unescape(text)
+        assert seconds(plan["days"] * 86400) in unescape(text)
+    assert text.count("<svg") == 2
+    assert not re.search(r"https?://|src=|href=|@import|url\(", text)
+
+
+def test_a_deadline_that_cannot_be_met_is_answered_with_changes(capsys):
+    code, out, err = outcome(capsys, *TRAIN, *FEW, "--deadline", "6h")
+    assert (code, err) == (1, "")
+    assert "No plan" in out
+    assert "smallest change first" in out
+
+
+MEMORY = ["plan", "memory", "llama-3.1-70b", "--tensor", "2", "--context", "8Ki", "--concurrency", "32"]
+
+
+def test_memory_is_shown_as_a_bar_and_what_is_missing_is_told(capsys, tmp_path):
+    path = tmp_path / "memory.html"
+    code, out, err = outcome(capsys, *MEMORY, "--device", "h100-sxm", "--device", "h200-sxm", "--html", str(path))
+    assert (code, err) == (0, "")
+    assert re.search(r"fullest device ◇: 110 GiB of 80 GiB, 30\.\d GiB too much", out)
+    # 2 x 80 layers x 8 heads x 128 x 2 bytes over 2 devices
+    assert "164 kB of a token and 1.25 GiB of a request" in out
+    assert "32 of 8,192 tokens fit" in out
+    text = unescape(path.read_text(encoding="utf-8"))
+    assert "ends at 80 GiB" in text
+    assert "KV 40 GiB" in text
+
+
+def test_memory_json_and_exit_code_1_where_nothing_fits(capsys):
+    code, out, _ = outcome(capsys, *MEMORY, "--device", "h100-sxm", "--json")
+    [answer] = json.loads(out)
+    assert code == 1
+    assert answer["fits"] is False
+    assert answer["breakdown"]["kv_bytes"] == 32 * 8192 * 163_840
+    assert answer["why_not"].startswith("out of memory by")
+    code, out, _ = outcome(capsys, *MEMORY, "--device", "h100-sxm", "--json", "--weights", "fp8", "--kv", "fp8")
+    [smaller] = json.loads(out)
+    assert code == 0
+    assert smaller["breakdown"]["kv_bytes"] == answer["breakdown"]["kv_bytes"] / 2
+    assert outcome(capsys, *MEMORY, "--device", "h200-sxm", "--memory-fraction", "0.5")[0] == 1
+
+
+def test_devices_are_compared_by_the_price_of_tokens(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "100")
+    path = tmp_path / "compare.html"
+    arguments = ["plan", "compare", "llama-3.1-8b", "--device", "l40s@1", "--device", "h100-sxm@9", "--device", "t4:1@0.4"]
+    code, out, err = outcome(capsys, *arguments, "--html", str(path))
+    assert (code, err) == (0, "")
+    assert out.index("L40S") < out.index("H100 SXM") < out.index("Not possible") < out.index("T4")
+    answer = json.loads(outcome(capsys, *arguments, "--json")[1])
+    text = unescape(path.read_text(encoding="utf-8"))
+    for row in answer["devices"][:2]:
+        assert usd_range(**row["usd_per_million_tokens"]) in text
+    assert answer["devices"][2]["why_not"] in text
+    assert json.loads(outcome(capsys, *arguments, "--json", "--output-tokens", "500")[1])["output_tokens"] == 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "llama-3.1-8b"], "--tokens is needed"),
+        (["train", "llama-3.1-8b", "--tokens", "2T"], "--device is needed"),
+        (["train", "llama-3.1-8b", "--tokens", "0", "--device", "h100-sxm"], "--tokens: '0' must be"),
+        (["train", "llama-3.1-8b", "--tokens", "2T", "--deadline", "45"], "--deadline: '45' is not a time"),
+        (
+            ["train", "llama-3.1-8b", "--tokens", "2T", "--batch-tokens", "1000", "--device", "h100-sxm"],
+            "--batch-tokens 1000",
+        ),
+        (
+            ["train", "llama-3.1-8b", "--tokens", "2T", "--device", "h100-sxm", "--zero", "4"],
+            "--zero takes auto, 0, 1, 2, 3",
+        ),
+        (["train", "llama-3.1-8b", "--tokens", "2T", "--device", "h100-sxm", "--recompute", "x"], "--recompute takes none"),
+        (["train", "llama-3.1-8b", "--tokens", "2T", "--device", "h100-sxm", "--schedule", "x"], "--schedule takes gpipe"),
+        (["train", "llama-3.1-8b", "--tokens", "2T", "--device", "h100-sxm", "--optimizer", "x"], "--optimizer takes adam"),
+        (["train", "llama-3.1-8b", "--tokens", "2T", "--device", "h100-sxm", "--compute", "int3"], "--compute takes bf16"),
+        (["train", "llama-3.1-8b", "--tokens", "2T", "--device", "h100-sxm", "--max-usd", "nan"], "--max-usd must be"),
+        (["memory", "llama-3.1-8b", "--context", "8k"], "--device is needed"),
+        (["memory", "llama-3.1-8b", "--device", "h100-sxm"], "--context is needed"),
+        (["memory", "llama-3.1-8b", "--device", "h100-sxm", "--context", "8k", "--tensor", "3"], "does not divide"),
+        (["memory", "llama-3.1-8b", "--device", "h100-sxm", "--context", "8k", "--weights", "bf16,fp8"], "takes one format"),
+        (["memory", "llama-3.1-8b", "--device", "h100-sxm", "--context", "8k", "--memory-fraction", "2"], "between 0 and 1"),
+        (["compare", "llama-3.1-8b"], "--device is needed"),
+        (["compare", "llama-3.1-8b", "--device", "a30"], "state one with --device name@price"),
+        (["compare", "llama-3.1-8b", "--device", "h100-sxm", "--kv", "auto"], "takes one format"),
+    ],
+)
+def test_nonsense_of_the_other_commands_is_one_line_too(capsys, arguments, message):
+    code, out, err = outcome(capsys, "plan", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err.lower()
+    assert len(err.splitlines()) == 1

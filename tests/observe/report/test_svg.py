@@ -57,9 +57,21 @@ def test_a_point_outside_the_axes_is_our_bug():
         plotted(points=[Point(11, 1, "t")])
 
 
-def test_labels_never_cover_each_other():
-    points = [Point(5, 5, f"t{index}", label=f"label {index}") for index in range(5)]
-    assert plotted(points=points).count(">label ") == 1
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=25))
+def test_labels_cover_neither_marks_nor_each_other(spots):
+    points = [Point(x, y, "t", label=f"label {index}") for index, (x, y) in enumerate(spots)]
+    text = plotted(points=points)
+    written = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="start" class="mark">(label \d+)</text>', text)
+    boxes = [(float(x), float(y) - 10, float(x) + 6 * len(label), float(y) + 2) for x, y, label in written]
+    marks = re.findall(r'tabindex="0" d="M([\d.]+) ([\d.]+)', text)
+    boxes += [(float(x) + 1, float(y) - 4, float(x) + 9, float(y) + 4) for x, y in marks]
+    for index, one in enumerate(boxes[: len(written)]):
+        for other in boxes[index + 1 :]:
+            assert not (one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3])
+
+
+def test_a_lone_label_is_written_beside_its_mark():
+    assert 'text-anchor="start" class="mark">here</text>' in plotted(points=[Point(5, 5, "t", label="here")])
 
 
 def test_series_differ_in_shape_not_only_in_colour():

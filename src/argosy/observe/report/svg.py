@@ -159,26 +159,30 @@ def _line_label(line: Line, place: Place) -> tuple[float, float, Box]:
 
 
 def _points(points: Sequence[Point], place: Place, taken: Sequence[Box]) -> list[str]:
-    """Large marks first, so that small ones stay within reach; labels last, and only where they cover neither
-    another label nor a labelled mark."""
-    parts: list[str] = []
-    labels: list[str] = []
+    """Large marks first, so that small ones stay within reach; labels last, where they cover no mark and no other label."""
     ordered = [(*place(point.x, point.y), point) for point in sorted(points, key=lambda point: -point.radius)]
-    filled = [_box(x - point.radius, y, 2 * point.radius, point.radius) for x, y, point in ordered if point.label]
-    filled += taken
+    filled = [*taken, *(_box(x - point.radius, y, 2 * point.radius, point.radius) for x, y, point in ordered)]
+    labels = []
     for x, y, point in ordered:
-        parts.append(_marker(x, y, point))
-        if not point.label:
-            continue
-        width = len(point.label) * _CHARACTER_PX
-        beyond = x + point.radius + 4 + width > _WIDTH - _RIGHT
-        left = x - point.radius - 4 - width if beyond else x + point.radius + 4
-        box = _box(left, y, width, 8)
-        if any(box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in filled):
-            continue
-        filled.append(box)
-        labels.append(_text(left, y + 4, point.label, kind="mark"))
-    return parts + labels
+        width, reach = len(point.label) * _CHARACTER_PX, point.radius + 4
+        spots = (
+            (x + reach, y),
+            (x + reach / 2, y - reach - 7),
+            (x - reach - width, y),
+            (x - reach / 2 - width, y + reach + 7),
+        )
+        free = [(left, middle) for left, middle in spots if _is_free(_box(left, middle, width, 7), filled)]
+        if point.label and free:
+            left, middle = free[0]
+            filled.append(_box(left, middle, width, 7))
+            labels.append(_text(left, middle + 4, point.label, kind="mark"))
+    return [_marker(x, y, point) for x, y, point in ordered] + labels
+
+
+def _is_free(box: Box, filled: Sequence[Box]) -> bool:
+    left, top, right, bottom = box
+    inside = left >= _LEFT and right <= _WIDTH and top >= 0 and bottom <= _HEIGHT - _BOTTOM
+    return inside and not any(left < b[2] and b[0] < right and top < b[3] and b[1] < bottom for b in filled)
 
 
 def _box(left: float, middle: float, width: float, half_height: float) -> Box:
