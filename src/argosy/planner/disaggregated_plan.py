@@ -92,31 +92,31 @@ def capacity_requests_per_s(pair: PoolPair) -> float:
 
 
 def _latency(pair: PoolPair, question: ServingQuestion) -> Latency:
-    nodes, loop, index = variability_of(question.traffic).prompt_nodes, pair.decode.loop, pair.decode.index
+    prompts, loop = variability_of(question.traffic).prompts, pair.decode.loop.at(pair.decode.index)
     return Latency(
         ttft_mean_s=pair.ttft_mean_s,
         ttft=tuple(
-            Percentile(percentile, _ttft_quantile(pair, percentile / 100, nodes), target)
+            Percentile(percentile, _ttft_quantile(pair, percentile / 100, prompts), target)
             for percentile, target in percentiles_of(question.slo.ttft)
         ),
         tpot_mean_s=pair.tpot_mean_s,
         tpot=tuple(
-            Percentile(percentile, float(loop.tpot_quantile(percentile / 100)[index]), target)
+            Percentile(percentile, loop.tpot_quantile(percentile / 100), target)
             for percentile, target in percentiles_of(question.slo.tpot)
         ),
-        queue_wait_s=pair.prefill.wait_probability * pair.prefill.wait_s + float(loop.queue_wait_s[index]),
+        queue_wait_s=pair.prefill.wait_probability * pair.prefill.wait_s + loop.queue_wait_s.item(),
     )
 
 
-def _ttft_quantile(pair: PoolPair, share: float, nodes: tuple[float, ...]) -> float:
+def _ttft_quantile(pair: PoolPair, share: float, prompts: tuple[tuple[float, float], ...]) -> float:
     """Quantile over prefill and transfer, tightened by the share that waits in the decode pool."""
     waits = float(pair.decode.loop.wait_probability[pair.decode.index])
-    return pair.prefill.ttft_quantile(min(1 - 1e-9, share + waits), pair.transfer_s, nodes)
+    return pair.prefill.ttft_quantile(min(1 - 1e-9, share + waits), pair.transfer_s, prompts)
 
 
 def _kv_cliff(pair: PoolPair, question: ServingQuestion) -> KvCliff:
     decode = pair.decode
-    peak = float(decode.loop.population_quantile(0.99)[decode.index])
+    peak = decode.loop.at(decode.index).population_quantile(0.99).item()
     curve = decode.loop.curve
     cliff = decode.replicas * float(curve.rate[0, curve.up_to(decode.admissible)])
     unused = max(0.0, 1 - question.traffic.requests_per_s / cliff)

@@ -89,20 +89,24 @@ class PrefillQueue:
     wait_probability: float
     wait_s: float
 
-    def ttft_tail(self, seconds: float, transfer: float, nodes: tuple[float, ...]) -> float:
-        """Share of requests whose wait, prompt and transfer exceed `seconds`; prompt times follow the lengths `nodes`."""
+    def ttft_tail(self, seconds: float, transfer: float, prompts: tuple[tuple[float, float], ...]) -> float:
+        """Share of requests whose wait, prompt and transfer exceed `seconds`; `prompts` are (share, length over mean)."""
         total = 0.0
-        for node in nodes:
-            left = seconds - transfer * node - self.worker.time.latency_s * node
-            total += 1.0 if left < 0 else self.wait_probability * math.exp(-left / max(self.wait_s, 1e-12))
-        return total / len(nodes)
+        for share, length in prompts:
+            left = seconds - (transfer + self.worker.time.latency_s) * length
+            beyond = 1.0 if left < 0 else self.wait_probability * math.exp(-left / max(self.wait_s, 1e-12))
+            total += share * beyond
+        return total
 
-    def ttft_quantile(self, share: float, transfer: float, nodes: tuple[float, ...]) -> float:
+    def ttft_quantile(self, share: float, transfer: float, prompts: tuple[tuple[float, float], ...]) -> float:
         """Seconds that `share` of requests stay within."""
-        low, high = 0.0, (self.worker.time.latency_s + transfer) * max(nodes) + 60 * self.wait_s + 1e-9
+        low, high = (
+            0.0,
+            (self.worker.time.latency_s + transfer) * max(length for _, length in prompts) + 60 * self.wait_s + 1e-9,
+        )
         for _ in range(50):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.ttft_tail(middle, transfer, nodes) > 1 - share else (low, middle)
+            low, high = (middle, high) if self.ttft_tail(middle, transfer, prompts) > 1 - share else (low, middle)
         return high
 
 
@@ -178,7 +182,7 @@ def decode_curve(engine: Engine, question: ServingQuestion, states: Array) -> Cu
     widths = np.diff(states, prepend=0.0)
     none = np.zeros((1, len(states)))
     between = np.interp(states - (widths - 1) / 2, states, rate)
-    return Curve(states, widths, rate[None], between[None], step[None], none, none, none, 1)
+    return Curve(states, widths, rate[None], between[None], step[None], none, none, none, none, 1)
 
 
 def decode_pool(engine: Engine, question: ServingQuestion) -> DecodePool | None:
@@ -255,7 +259,7 @@ def _pair(worker: PrefillWorker, decoder: DecodePool, question: ServingQuestion,
     precision = decoder.engine.deployment.precisions.kv
     moved = kv_bytes(spec, prompt, precision) + state_bytes(spec)
     shards = min(e.deployment.plan.tensor * e.deployment.plan.pipeline for e in (engine, decoder.engine))
-    nodes = variability_of(traffic).prompt_nodes
+    prompts = variability_of(traffic).prompts
     for replicas in replica_counts(traffic.requests_per_s, capacity, left / engine.devices):
         queue = prefill_queue(worker, int(replicas), question)
         link = transfer_link(engine, decoder.engine, used + int(replicas) * engine.devices)
@@ -265,7 +269,7 @@ def _pair(worker: PrefillWorker, decoder: DecodePool, question: ServingQuestion,
         moving_s = transfer_s(moved, bandwidth, shards=shards, latency_s=link.latency.value)
         pair = PoolPair(queue, decoder, moving_s, moved)
         if all(
-            queue.ttft_tail(target.seconds, moving_s, nodes) <= (1 - _DECODE_SHARE) * (1 - target.percentile / 100)
+            queue.ttft_tail(target.seconds, moving_s, prompts) <= (1 - _DECODE_SHARE) * (1 - target.percentile / 100)
             for target in question.slo.ttft
         ):
             return pair if _affordable(pair, question) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ import numpy as np
 from argosy.cost.checks import not_negative, positive
 from argosy.errors import ConfigError
 
-# Middles of equal shares of requests at which percentiles of latency are evaluated.
-_NODES = 16
+# Bounds of the shares of requests that one length each stands for: finer in the tail, where percentiles are asked for.
+_BOUNDS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 1.0)
+_SHARES = tuple(high - low for low, high in itertools.pairwise(_BOUNDS))
+_MIDDLES = tuple((low + high) / 2 for low, high in itertools.pairwise(_BOUNDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +26,14 @@ class Lengths:
     Attributes:
         mean: tokens.
         cv: standard deviation over mean.
-        nodes: tokens at the middles of equal shares of requests, ascending; they stand for the whole distribution.
+        nodes: tokens that stand for `shares` of the requests each, ascending.
         source: what it was made from, for reports.
     """
 
     mean: float
     cv: float
     nodes: tuple[float, ...]
+    shares: tuple[float, ...]
     source: str
 
     def __post_init__(self) -> None:
@@ -45,7 +49,7 @@ class Lengths:
         Raises:
             ConfigError: below one token.
         """
-        return cls(float(tokens), 0.0, (float(tokens),), f"fixed at {tokens}")
+        return cls(float(tokens), 0.0, (float(tokens),), (1.0,), f"fixed at {tokens}")
 
     @classmethod
     def lognormal(cls, mean: float, cv: float) -> Lengths:
@@ -59,9 +63,8 @@ class Lengths:
         variance = math.log1p(cv * cv)
         location, scale = math.log(mean) - variance / 2, math.sqrt(variance)
         normal = NormalDist()
-        shares = [(index + 0.5) / _NODES for index in range(_NODES)]
-        nodes = tuple(max(1.0, math.exp(location + scale * normal.inv_cdf(share))) for share in shares)
-        return cls(mean, cv, nodes, f"lognormal, mean {mean:g}, cv {cv:g}")
+        nodes = tuple(max(1.0, math.exp(location + scale * normal.inv_cdf(share))) for share in _MIDDLES)
+        return cls(mean, cv, nodes, _SHARES, f"lognormal, mean {mean:g}, cv {cv:g}")
 
     @classmethod
     def empirical(cls, tokens: Sequence[int], source: str = "empirical") -> Lengths:
@@ -76,8 +79,8 @@ class Lengths:
         if not (np.isfinite(values).all() and (values >= 1).all()):
             raise ConfigError(f"lengths must be at least 1 token, got {float(values.min())}")
         mean = float(values.mean())
-        nodes = np.quantile(values, (np.arange(_NODES) + 0.5) / _NODES)
-        return cls(mean, float(values.std()) / mean, tuple(float(node) for node in nodes), source)
+        nodes = tuple(float(node) for node in np.quantile(values, _MIDDLES))
+        return cls(mean, float(values.std()) / mean, nodes, _SHARES, source)
 
     @property
     def tokens(self) -> int:

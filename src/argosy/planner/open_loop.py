@@ -4,7 +4,8 @@ A replica with n requests in it finishes X(n) a second, X being its closed-loop 
 state-dependent rate (flow-equivalent aggregation; Chandy, Herzog & Woo 1975), requests in the replica are a birth-death
 chain: p(n) is proportional to the product of λ/X(i) over i = 1..n, and X(B) beyond the largest batch B. From it:
 
-- TPOT of a request is that of the state it runs in; states count by the sequences that run in them.
+- TPOT of a request is that of the state it runs in, states counting by the sequences that run in them, with the spread of
+  a mean over its steps, some of which carry prompts: normal, and wider for short outputs.
 - A request waits for a place in the batch when it finds B or more; the wait is then exponential.
 - Its prompt waits for those before it in the step budget: M/G/c with the occupancy of a prompt (Sakasegawa 1977), the wait
   exponential as well.
@@ -17,6 +18,8 @@ TTFT is both waits, half a step and the request's own prompt steps, whose distri
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +29,9 @@ from argosy.planner.curve import Curve
 
 Array = NDArray[np.float64]
 _TINY = 1e-300
+_BISECTIONS = 45
+# Means of exponential waits beyond which nothing is left to find.
+_LONGEST_WAIT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +40,33 @@ class Variability:
 
     Attributes:
         arrivals: variance over mean of arrivals; service: squared cv of a request's work in the batch.
-        prompt: squared cv of prompt lengths; prompt_nodes: lengths over their mean, of equal shares of requests.
+        prompt: squared cv of prompt lengths.
+        prompts: (share of requests, prompt length over the mean); outputs: (share of requests, tokens decoded).
     """
 
     arrivals: float
     service: float
     prompt: float
-    prompt_nodes: tuple[float, ...]
+    prompts: tuple[tuple[float, float], ...]
+    outputs: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The birth-death chain, unnormalised.
+
+    Attributes:
+        empty: [chunks, rates, 1] weight of no request; mass: [chunks, rates, states].
+        limit: weight of the state B; tail: of all above; ratio: of each of these to the one before.
+        total: of all.
+    """
+
+    empty: Array
+    mass: Array
+    limit: Array
+    tail: Array
+    ratio: Array
+    total: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +74,17 @@ class OpenLoop:
     """Steady state. Entries where `stable` is False are meaningless.
 
     Attributes:
+        batches: indices into `curve.states` of the batch limits.
         running, tpot_s: means; tpot_s by sequences.
-        wait_probability, wait_s: of the batch, the mean over those that wait.
-        prompt_wait_probability, prompt_wait_s: of the step budget, likewise.
-        residual_s, prompt_s, decode_step_s: half a step, a mean prompt's own steps, a step without prompts.
+        wait_probability, wait_s: for a place in the batch, the mean over those that wait.
+        prompt_wait_probability, prompt_wait_s: for step budget, likewise.
+        residual_s, prompt_s: half a step, a mean prompt's own steps.
     """
 
     curve: Curve
     batches: NDArray[np.intp]
+    variability: Variability
+    chain: Chain
     stable: NDArray[np.bool_]
     running: Array
     tpot_s: Array
@@ -65,36 +94,55 @@ class OpenLoop:
     prompt_wait_s: Array
     residual_s: Array
     prompt_s: Array
-    decode_step_s: Array
-    variability: Variability
-    _in_states: Array
-    _in_batch: Array
-    _tail: Array
-    _tail_ratio: Array
-
-    @property
-    def ttft_mean_s(self) -> Array:
-        """Mean time to first token."""
-        waits = self.wait_probability * self.wait_s + self.prompt_wait_probability * self.prompt_wait_s
-        return waits + self.residual_s + self.prompt_s
 
     @property
     def queue_wait_s(self) -> Array:
         """Mean of both waits."""
         return self.wait_probability * self.wait_s + self.prompt_wait_probability * self.prompt_wait_s
 
-    def ttft_tail(self, seconds: float | Array) -> Array:
-        """Share of requests whose TTFT exceeds `seconds`."""
+    @property
+    def ttft_mean_s(self) -> Array:
+        """Mean time to first token."""
+        return self.queue_wait_s + self.residual_s + self.prompt_s
+
+    def at(self, index: tuple[int, int, int]) -> OpenLoop:
+        """One entry alone, as arrays of one element."""
+        chunk, rate, batch = (slice(i, i + 1) for i in index)
+        alone = {
+            name: getattr(self, name)[chunk, rate, batch]
+            for name in (
+                "stable",
+                "running",
+                "tpot_s",
+                "wait_probability",
+                "wait_s",
+                "prompt_wait_probability",
+                "prompt_wait_s",
+                "residual_s",
+                "prompt_s",
+            )
+        }
+        chain = Chain(
+            self.chain.empty[chunk, rate],
+            self.chain.mass[chunk, rate],
+            *(getattr(self.chain, name)[chunk, rate, batch] for name in ("limit", "tail", "ratio", "total")),
+        )
+        return dataclasses.replace(self, curve=self.curve.row(index[0]), batches=self.batches[batch], chain=chain, **alone)
+
+    def ttft_tail(self, seconds: float) -> Array:
+        """Share of requests whose TTFT exceeds `seconds`.
+
+        A prompt's steps take no less than steps without prompts, however short it is.
+        """
         total = np.zeros(self.stable.shape)
-        nodes = self.variability.prompt_nodes
-        base = np.minimum(self.decode_step_s, self.prompt_s)
-        for node in nodes:
-            left = seconds - self.residual_s - base - (self.prompt_s - base) * node
-            total += self._waits_exceed(left)
-        return np.where(self.stable, total / len(nodes), 1.0)
+        base = np.minimum(2 * self.residual_s, self.prompt_s)
+        for share, length in self.variability.prompts:
+            left = seconds - self.residual_s - base - (self.prompt_s - base) * length
+            total += share * self._waits_exceed(left)
+        return np.where(self.stable, total, 1.0)
 
     def _waits_exceed(self, seconds: Array) -> Array:
-        """P(batch wait + prompt wait > t): each is 0 or exponential, and independent."""
+        """P(batch wait + prompt wait > t): each is 0 or exponential, and they are independent."""
         mean_a, mean_b = np.maximum(self.wait_s, 1e-12), np.maximum(self.prompt_wait_s, 1e-12)
         mean_b = np.where(np.abs(mean_a - mean_b) < 1e-6 * mean_a, mean_a * (1 + 1e-5), mean_b)
         t = np.maximum(seconds, 0.0)
@@ -103,38 +151,51 @@ class OpenLoop:
         p, q = self.wait_probability, self.prompt_wait_probability
         return np.where(seconds < 0, 1.0, p * (1 - q) * a + q * (1 - p) * b + p * q * both)
 
-    def ttft_quantile(self, share: float) -> Array:
-        """Seconds that `share` of requests stay within."""
-        low = np.zeros(self.stable.shape)
-        high = self.residual_s + self.prompt_s * max(self.variability.prompt_nodes) + self.decode_step_s
-        high = high + 60.0 * (self.wait_s + self.prompt_wait_s)
-        for _ in range(50):
-            middle = (low + high) / 2
-            above = self.ttft_tail(middle) > 1 - share
-            low, high = np.where(above, middle, low), np.where(above, high, middle)
-        return np.where(self.stable, high, np.inf)
+    def tpot_tail(self, seconds: float) -> Array:
+        """Share of requests whose TPOT exceeds `seconds`."""
+        beyond = self.curve.tpot_tail(seconds, self.variability.outputs)
+        states = self.curve.states
+        weighted = np.cumsum(self.chain.mass * states * beyond[:, None, :], axis=-1)[..., self.batches]
+        everything = np.cumsum(self.chain.mass * states, axis=-1)[..., self.batches]
+        tail = self.chain.tail * states[self.batches]
+        share = (weighted + tail * beyond[:, None, self.batches]) / np.maximum(everything + tail, _TINY)
+        return np.where(self.stable, share, 1.0)
 
-    def tpot_quantile(self, share: float) -> Array:
-        """Seconds per output token that `share` of running sequences stay within."""
-        total = self._at_batch(self._in_batch) + self._tail * self.curve.states[self.batches]
-        wanted = share * total
-        index = (self._in_batch[..., None, :] < wanted[..., None]).sum(axis=-1)
-        index = np.minimum(index, self.batches)
-        rows = np.arange(len(self.curve.tpot_s))[:, None, None]
-        return np.where(self.stable, self.curve.tpot_s[rows, index], np.inf)
+    def ttft_quantile(self, share: float) -> float:
+        """Least seconds that `share` of requests stay within in some stable entry."""
+        longest = max(length for _, length in self.variability.prompts)
+        high = 3 * self.residual_s + self.prompt_s * max(1.0, longest)
+        high = high + _LONGEST_WAIT * (self.wait_s + self.prompt_wait_s)
+        return least_seconds(self.ttft_tail, share, float(high[self.stable].max(initial=0.0)))
+
+    def tpot_quantile(self, share: float) -> float:
+        """Least seconds per output token that `share` of requests stay within in some stable entry."""
+        high = float((self.curve.tpot_s + 40 * self.curve.deviation_s).max())
+        return least_seconds(self.tpot_tail, share, high) if self.stable.any() else float("inf")
 
     def population_quantile(self, share: float) -> Array:
         """Requests in the replica, waiting ones included, that are not exceeded for `share` of the time."""
-        total = 1.0 + self._at_batch(self._in_states) + self._tail
-        wanted = share * total - 1.0
-        index = (self._in_states[..., None, :] < wanted[..., None]).sum(axis=-1)
-        inside = self.curve.states[np.minimum(index, self.batches)]
-        excess = np.maximum(self._tail, _TINY) / np.maximum((1 - share) * total, _TINY)
-        beyond = np.log(np.maximum(excess, 1.0)) / -np.log(np.clip(self._tail_ratio, _TINY, 1 - 1e-12))
-        return np.where(self._tail > (1 - share) * total, self.curve.states[self.batches] + beyond, inside)
+        chain = self.chain
+        states, above = self.curve.states, (1 - share) * chain.total
+        cumulative = chain.empty + np.cumsum(chain.mass, axis=-1)
+        index = (cumulative[..., None, :] < (share * chain.total)[..., None]).sum(axis=-1)
+        beyond = np.log(np.maximum(chain.tail / np.maximum(above, _TINY), 1.0)) / -np.log(
+            np.clip(chain.ratio, _TINY, 1 - 1e-12)
+        )
+        inside = states[np.minimum(index, self.batches)]
+        return np.asarray(np.where(chain.tail > above, states[self.batches] + beyond, inside))
 
-    def _at_batch(self, cumulative: Array) -> Array:
-        return cumulative[..., self.batches]
+
+def least_seconds(tail: Callable[[float], Array], share: float, high: float) -> float:
+    """Smallest t up to `high` with `tail`(t) at most 1 - `share` in some entry; infinite if there is none."""
+    allowed = 1 - share
+    if not (tail(high) <= allowed).any():
+        return float("inf")
+    low = 0.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if (tail(middle) <= allowed).any() else (middle, high)
+    return high
 
 
 def open_loop(curve: Curve, rates: Array, batches: NDArray[np.intp], variability: Variability) -> OpenLoop:
@@ -143,54 +204,54 @@ def open_loop(curve: Curve, rates: Array, batches: NDArray[np.intp], variability
     Args:
         batches: indices into `curve.states`.
     """
-    states, widths = curve.states, curve.widths
-    lam = rates[None, :, None]
-    step_log = (np.log(lam) - np.log(curve.rate_between)[:, None, :]) * (2.0 / (1.0 + variability.arrivals))
-    level = np.cumsum(step_log * widths, axis=-1)
-    log_mass = np.log(widths) + level - step_log * (widths - 1) / 2
-    peak = np.maximum(log_mass.max(axis=-1, keepdims=True), 0.0)
-    mass, empty = np.exp(log_mass - peak), np.exp(-peak)
-    at_limit = np.exp(level - peak)[..., batches]
-    in_states, in_batch = np.cumsum(mass, axis=-1), np.cumsum(mass * states, axis=-1)
-    limit = np.log(lam) - np.log(curve.rate[:, None, batches])
-    spread = max(1e-3, (variability.arrivals + variability.service) / 2)
-    ratio = np.exp(np.minimum(limit, -1e-9) / spread)
-    tail = at_limit * ratio / (1 - ratio)
-    # Far beyond the mode of an unstable chain nothing is left but rounding; such entries are masked by `stable`.
-    total = np.maximum(empty + in_states[..., batches] + tail, _TINY)
-    running = (in_batch[..., batches] + tail * states[batches]) / total
+    chain = _chain(curve, rates, batches, variability)
+    states, at_batches = curve.states, curve.states[batches]
+    by_arrival = np.maximum(np.cumsum(chain.mass, axis=-1)[..., batches] + chain.tail, _TINY)
+    sequences = np.cumsum(chain.mass * states, axis=-1)[..., batches] + chain.tail * at_batches
+    by_sequence = np.maximum(sequences, _TINY)
 
-    def mean(values: Array, weights: Array, norm: Array, tail_weight: Array) -> Array:
+    def by_states(values: Array, weights: Array, tail: Array, norm: Array) -> Array:
         sums = np.cumsum(weights * values[:, None, :], axis=-1)[..., batches]
-        return np.asarray((sums + tail_weight * values[:, None, batches]) / norm)
+        return np.asarray((sums + tail * values[:, None, batches]) / norm)
 
-    by_sequence = np.maximum(in_batch[..., batches] + tail * states[batches], _TINY)
-    by_arrival = np.maximum(in_states[..., batches] + tail, _TINY)
-    prompt_s = mean(curve.prompt_s, mass, by_arrival, tail)
-    occupancy_s = mean(curve.occupancy_s, mass, by_arrival, tail)
-    load = lam * occupancy_s / curve.prompt_servers
-    stable = (limit < 0) & (load < 1) & np.isfinite(total)
-    safe = np.minimum(load, 1 - 1e-9)
-    prompt_wait_probability = safe ** (np.sqrt(2.0 * (curve.prompt_servers + 1)) - 1)
+    rate = rates[None, :, None]
+    occupancy_s = by_states(curve.occupancy_s, chain.mass, chain.tail, by_arrival)
+    load = rate * occupancy_s / curve.prompt_servers
+    stable = (rate < curve.rate[:, None, batches]) & (load < 1) & np.isfinite(chain.total)
+    busy = np.minimum(load, 1 - 1e-9)
+    waiting = np.clip((chain.limit + chain.tail) / chain.total, 0.0, 1.0)
+    queued = chain.limit * chain.ratio / (1 - chain.ratio) ** 2 / chain.total
     prompt_spread = (variability.arrivals + variability.prompt) / 2
-    waiting = at_limit * ratio / (1 - ratio) ** 2 / total
-    wait_probability = np.clip((at_limit + tail) / total, 0.0, 1.0)
     return OpenLoop(
         curve=curve,
         batches=batches,
-        stable=stable,
-        running=running,
-        tpot_s=mean(curve.tpot_s, mass * states, by_sequence, tail * states[batches]),
-        wait_probability=wait_probability,
-        wait_s=np.where(wait_probability > 1e-15, waiting / lam / np.maximum(wait_probability, 1e-15), 0.0),
-        prompt_wait_probability=prompt_wait_probability,
-        prompt_wait_s=occupancy_s * prompt_spread / (curve.prompt_servers * (1 - safe)),
-        residual_s=mean(curve.residual_s, mass, by_arrival, tail),
-        prompt_s=prompt_s,
-        decode_step_s=2 * mean(curve.residual_s, mass, by_arrival, tail),
         variability=variability,
-        _in_states=in_states,
-        _in_batch=in_batch,
-        _tail=tail,
-        _tail_ratio=ratio,
+        chain=chain,
+        stable=stable,
+        running=sequences / chain.total,
+        tpot_s=by_states(curve.tpot_s, chain.mass * states, chain.tail * at_batches, by_sequence),
+        wait_probability=waiting,
+        wait_s=np.where(waiting > 1e-15, queued / rate / np.maximum(waiting, 1e-15), 0.0),
+        prompt_wait_probability=busy ** (np.sqrt(2.0 * (curve.prompt_servers + 1)) - 1),
+        prompt_wait_s=occupancy_s * prompt_spread / (curve.prompt_servers * (1 - busy)),
+        residual_s=by_states(curve.residual_s, chain.mass, chain.tail, by_arrival),
+        prompt_s=by_states(curve.prompt_s, chain.mass, chain.tail, by_arrival),
     )
+
+
+def _chain(curve: Curve, rates: Array, batches: NDArray[np.intp], variability: Variability) -> Chain:
+    """Weights in the logarithm, from the state of most weight; a cell of states has the weight of its middle each."""
+    log_rate = np.log(rates)[None, :, None]
+    step = (log_rate - np.log(curve.rate_between)[:, None, :]) * (2.0 / (1.0 + variability.arrivals))
+    level = np.cumsum(step * curve.widths, axis=-1)
+    log_mass = np.log(curve.widths) + level - step * (curve.widths - 1) / 2
+    peak = np.maximum(log_mass.max(axis=-1, keepdims=True), 0.0)
+    mass, empty = np.exp(log_mass - peak), np.exp(-peak)
+    limit = np.exp(level - peak)[..., batches]
+    spread = max(1e-3, (variability.arrivals + variability.service) / 2)
+    over = log_rate - np.log(curve.rate[:, None, batches])
+    ratio = np.exp(np.minimum(over, -1e-9) / spread)
+    tail = limit * ratio / (1 - ratio)
+    # Far below the mode of an unstable chain nothing is left but rounding; such entries are not `stable`.
+    total = np.maximum(empty + np.cumsum(mass, axis=-1)[..., batches] + tail, _TINY)
+    return Chain(empty, mass, limit, tail, ratio, total)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from argosy.cost.device import Precision
 from argosy.cost.model_spec import ModelSpec
 from argosy.planner.formats import WeightFormat, supported_kv, supported_weights
+from argosy.planner.open_loop import least_seconds
 from argosy.planner.serving_answer import Change, Infeasible
 from argosy.planner.serving_plan import pool_layout, usd_range
 from argosy.planner.serving_question import SearchSpace, ServingQuestion, Slo, Target
 from argosy.planner.serving_search import Candidate, Grid, Search, candidates_of, search, within_budget
 
+Array = NDArray[np.float64]
 _RATE_STEPS = 7
+# Targets beyond an hour are not offered.
+_LONGEST_S = 3600.0
 
 
 def infeasible(found: Search, draft: ModelSpec | None) -> Infeasible:
@@ -49,26 +54,39 @@ def _met(found: Search, name: str) -> bool:
 
 def _closest(found: Search, name: str) -> str:
     if name == "TPOT":
-        seconds = _least_tpot(found.grids, found.question.slo.tpot[0])
+        seconds = _least(found.grids, "tpot", found.question.slo.tpot[0])
         return f"the least is {seconds * 1e3:.1f} ms at percentile {found.question.slo.tpot[0].percentile:g}"
-    seconds = _least_ttft(found.grids, found.question.slo.ttft[0])
+    seconds = _least(found.grids, "ttft", found.question.slo.ttft[0])
     return f"the least is {seconds * 1e3:.1f} ms at percentile {found.question.slo.ttft[0].percentile:g}"
 
 
-def _least_tpot(grids: tuple[Grid, ...], target: Target) -> float:
-    best = math.inf
+def _least(grids: Iterable[Grid], name: str, target: Target) -> float:
+    """Least seconds at the target's percentile over all plans that run, whatever else they miss."""
+    share, best = target.percentile / 100, math.inf
     for grid in grids:
-        seconds = np.where(grid.runs, grid.loop.tpot_quantile(target.percentile / 100), np.inf)
-        best = min(best, float(seconds.min()))
+        tail = grid.loop.tpot_tail if name == "tpot" else grid.loop.ttft_tail
+        best = min(best, _least_of(tail, grid.runs, share, target.seconds, below=best))
     return best
 
 
-def _least_ttft(grids: tuple[Grid, ...], target: Target) -> float:
-    best = math.inf
-    for grid in grids:
-        seconds = np.where(grid.runs, grid.loop.ttft_quantile(target.percentile / 100), np.inf)
-        best = min(best, float(seconds.min()))
-    return best
+def _least_of(
+    tail: Callable[[float], Array], usable: NDArray[np.bool_], share: float, asked_s: float, *, below: float
+) -> float:
+    """Least seconds that some usable plan reaches, infinite unless less than `below`."""
+    if not usable.any():
+        return math.inf
+
+    def of_usable(seconds: float) -> Array:
+        return np.where(usable, tail(seconds), 1.0)
+
+    if math.isfinite(below):
+        return least_seconds(of_usable, share, below)
+    high = asked_s
+    while not (of_usable(high) <= 1 - share).any():
+        high *= 2
+        if high > _LONGEST_S:
+            return math.inf
+    return least_seconds(of_usable, share, high)
 
 
 def _changes(found: Search, draft: ModelSpec | None) -> Iterator[tuple[float, Change]]:
@@ -145,9 +163,9 @@ def _longer(found: Search, draft: ModelSpec | None, name: str, label: str) -> It
         seconds = math.inf
         for grid in again.grids:
             usable = grid.feasible & within_budget(grid, free)[None, :, None]
-            if usable.any():
-                quantile = grid.loop.tpot_quantile if name == "tpot" else grid.loop.ttft_quantile
-                seconds = min(seconds, float(np.where(usable, quantile(target.percentile / 100), np.inf).min()))
+            tail = grid.loop.tpot_tail if name == "tpot" else grid.loop.ttft_tail
+            share = target.percentile / 100
+            seconds = min(seconds, _least_of(tail, usable, share, target.seconds, below=seconds))
         if math.isinf(seconds):
             return
         # Rounded up, so that the changed question has an answer.

@@ -149,22 +149,23 @@ def percentiles_of(targets: tuple[Target, ...]) -> list[tuple[float, float | Non
 
 
 def _latency(candidate: Candidate, question: ServingQuestion) -> Latency:
-    loop, index = candidate.grid.loop, candidate.index
+    loop = candidate.grid.loop.at(candidate.index)
     defined = question.traffic.output.tokens > 1
     ttft = tuple(
-        Percentile(percentile, float(loop.ttft_quantile(percentile / 100)[index]), target)
+        Percentile(percentile, loop.ttft_quantile(percentile / 100), target)
         for percentile, target in percentiles_of(question.slo.ttft)
     )
     tpot = tuple(
-        Percentile(percentile, float(loop.tpot_quantile(percentile / 100)[index]), target)
+        Percentile(percentile, loop.tpot_quantile(percentile / 100), target)
         for percentile, target in percentiles_of(question.slo.tpot)
+        if defined
     )
     return Latency(
-        ttft_mean_s=float(loop.ttft_mean_s[index]),
+        ttft_mean_s=loop.ttft_mean_s.item(),
         ttft=ttft,
-        tpot_mean_s=float(loop.tpot_s[index]) if defined else None,
-        tpot=tpot if defined else (),
-        queue_wait_s=float(loop.queue_wait_s[index]),
+        tpot_mean_s=loop.tpot_s.item() if defined else None,
+        tpot=tpot,
+        queue_wait_s=loop.queue_wait_s.item(),
     )
 
 
@@ -213,7 +214,7 @@ def energy_of(pools: Iterable[tuple[Offer, int]], traffic: Traffic) -> Energy:
 def _kv_cliff(candidate: Candidate, traffic: Traffic) -> KvCliff:
     grid = candidate.grid
     admissible = candidate.admission.sequences
-    peak = float(grid.loop.population_quantile(0.99)[candidate.index])
+    peak = grid.loop.at(candidate.index).population_quantile(0.99).item()
     at = grid.curve.up_to(admissible)
     cliff = candidate.replicas * float(grid.curve.rate[candidate.chunk, at])
     unused = max(0.0, 1 - traffic.requests_per_s / cliff)

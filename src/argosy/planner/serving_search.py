@@ -26,10 +26,16 @@ _REPLICA_STEPS = (0, 1, 2, 3)
 _REPLICA_FACTORS = (1.03, 1.06, 1.1, 1.15, 1.2, 1.3, 1.4, 1.6, 2.0, 3.0)
 
 
-def variability_of(traffic: Traffic) -> Variability:
-    """How requests of `traffic` differ, as far as queues depend on it."""
-    nodes = tuple(node / traffic.prompt.mean for node in traffic.prompt.nodes)
-    return Variability(traffic.burstiness, traffic.output.cv**2, traffic.prompt.cv**2, nodes)
+def variability_of(traffic: Traffic, round_tokens: float = 1.0) -> Variability:
+    """How requests of `traffic` differ, as far as queues depend on it; a decode step yields `round_tokens`."""
+    prompt, output = traffic.prompt, traffic.output
+    return Variability(
+        traffic.burstiness,
+        output.cv**2,
+        prompt.cv**2,
+        tuple((share, node / prompt.mean) for share, node in zip(prompt.shares, prompt.nodes, strict=True)),
+        tuple((share, (node - 1) / round_tokens) for share, node in zip(output.shares, output.nodes, strict=True)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +45,8 @@ class Grid:
     Attributes:
         curve: with one row per chunk; admissions: per chunk.
         batches: sequences of a replica at most; allowed: where KV and the step budget admit that many.
-        ttft_miss, tpot_miss: worst of the targets: share of requests beyond it over the share that may be, and quantile
-            over target. At most 1 where the target is met.
+        ttft_miss, tpot_miss: worst of the targets: share of requests beyond it over the share that may be; at most 1
+            where all targets are met.
     """
 
     engine: Engine
@@ -205,7 +211,8 @@ def evaluate(engine: Engine, question: ServingQuestion) -> Grid | None:
     )
     if not len(replicas):
         return None
-    loop = open_loop(curve, traffic.requests_per_s / replicas, batches, variability_of(traffic))
+    round_tokens = 1.0 if engine.speculation is None else engine.speculation.tokens
+    loop = open_loop(curve, traffic.requests_per_s / replicas, batches, variability_of(traffic, round_tokens))
     allowed = np.array([[batch <= limits[index] for batch in wanted] for index in kept])[:, None, :]
     allowed = np.broadcast_to(allowed, loop.stable.shape)
     ttft, tpot = misses(loop, question.slo)
@@ -230,10 +237,9 @@ def misses(loop: OpenLoop, slo: Slo) -> tuple[Array, Array]:
     """(TTFT, TPOT) misses as `Grid` describes them."""
     ttft, tpot = np.zeros(loop.stable.shape), np.zeros(loop.stable.shape)
     for target in slo.ttft:
-        allowed = 1 - target.percentile / 100
-        ttft = np.maximum(ttft, loop.ttft_tail(target.seconds) / allowed)
+        ttft = np.maximum(ttft, loop.ttft_tail(target.seconds) / (1 - target.percentile / 100))
     for target in slo.tpot:
-        tpot = np.maximum(tpot, loop.tpot_quantile(target.percentile / 100) / target.seconds)
+        tpot = np.maximum(tpot, loop.tpot_tail(target.seconds) / (1 - target.percentile / 100))
     return ttft, tpot
 
 
