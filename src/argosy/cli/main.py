@@ -42,7 +42,7 @@ app = typer.Typer(
 app.command("serve", epilog=serve_command.EPILOG)(serve_command.serve)
 app.command("chat", epilog=chat_command.EPILOG)(chat_command.chat)
 app.add_typer(models_command.app, name="models")
-app.add_typer(plan_command.app, name="plan")
+app.add_typer(plan_command.app, name="plan", short_help="Plan what to buy for a model and how to shard it.")
 app.command("version")(version_command.version)
 
 

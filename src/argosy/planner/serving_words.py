@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argosy.observe.report.figures import UNKNOWN, seconds, share, significant
 from argosy.planner.explanation import Explanation
+from argosy.planner.lengths import Lengths
 from argosy.planner.serving_answer import MemoryBreakdown
 from argosy.planner.serving_question import Slo, Target
 from argosy.planner.traffic import Traffic
@@ -15,14 +16,19 @@ def traffic_words(traffic: Traffic) -> str:
     """One line: rate, lengths, what prompts share, bursts."""
     parts = [
         f"{significant(traffic.requests_per_s)} requests/s",
-        f"prompts of {significant(traffic.prompt.mean, 5)} tokens ({traffic.prompt.source})",
-        f"answers of {significant(traffic.output.mean, 5)} ({traffic.output.source})",
+        f"prompts of {_length_words(traffic.prompt)}",
+        f"answers of {_length_words(traffic.output)}",
     ]
     if traffic.prefix.share:
         parts.append(f"{share(traffic.prefix.share)} of prompts shared")
     if traffic.burstiness != 1:
         parts.append(f"burstiness {significant(traffic.burstiness)}")
     return ", ".join(parts)
+
+
+def _length_words(lengths: Lengths) -> str:
+    spread = f" ({lengths.source})" if lengths.cv else ""
+    return f"{significant(lengths.mean, 5)} tokens{spread}"
 
 
 def slo_words(slo: Slo) -> str:
