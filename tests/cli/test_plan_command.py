@@ -349,3 +349,19 @@ def test_nonsense_of_the_other_commands_is_one_line_too(capsys, arguments, messa
     assert (code, out) == (2, "")
     assert message in err.lower()
     assert len(err.splitlines()) == 1
+
+
+def test_a_node_is_a_device_with_its_own_network(capsys):
+    code, out, _ = outcome(capsys, *[part.replace("l40s:8@1-2", "dgx-h100:8@3") for part in SERVE], "--json")
+    assert code == 0
+    best = json.loads(out)["plans"][0]
+    assert best["pools"][0]["device"] == "H100 SXM"
+    assert best["cost"]["per_h"]["high"] == 3.0 * best["pools"][0]["devices_per_replica"] * best["pools"][0]["replicas"]
+
+
+def test_prices_of_a_term_are_those_of_that_term(capsys):
+    spot = [part.replace("l40s:8@1-2", "h100-sxm:8") for part in SERVE]
+    best = json.loads(outcome(capsys, *spot, "--term", "spot", "--region", "us-west", "--json")[1])["plans"][0]
+    assert best["cost"]["per_h"]["low"] == pytest.approx(
+        2.30 * sum(pool["replicas"] * pool["devices_per_replica"] for pool in best["pools"])
+    )
