@@ -73,6 +73,8 @@ def make_harness(make_rig):
         harness.engine.close()
         assert harness.rig.executor.is_closed
         assert harness.engine.live_requests == 0
+        last = harness.rig.sink.steps[-1]
+        assert (last.num_running, last.num_waiting, last.kv_blocks_held, last.kv_blocks_cached) == (0, 0, 0, 0)
 
 
 async def test_many_streams_at_once_each_get_their_own_text(make_harness):

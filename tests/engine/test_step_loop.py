@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy.engine.core.sampling_params import SamplingParams
+from argosy.engine.step_loop import one_line
 from argosy.errors import ContextLengthExceeded, EngineUnavailable, QueueFull
 
 
@@ -332,3 +333,8 @@ def test_sampling_params_are_the_requests_own(make_rig):
     (new,) = rig.executor.known.values()
     assert new.params == SamplingParams(seed=5, max_tokens=1)
     assert new.seed == 5
+
+
+def test_an_exception_of_many_lines_is_told_in_one():
+    assert one_line(MemoryError("out of memory\n  tried to allocate\n")) == "MemoryError: out of memory tried to allocate"
+    assert len(one_line(RuntimeError("x" * 10_000))) <= 300

@@ -19,7 +19,7 @@ from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.delta_channel import DeltaChannel
 from argosy.engine.engine_stream import EngineStream
 from argosy.engine.outputs import OutputDelta
-from argosy.engine.step_loop import StepLoop
+from argosy.engine.step_loop import StepLoop, one_line
 from argosy.engine.wake_ups import WakeUps
 from argosy.errors import ArgosyError, EngineUnavailable, InvalidRequest, QueueFull
 from argosy.models.loaded import Tokenizer
@@ -186,7 +186,7 @@ class AsyncEngine:
                 pass
             line = self._step_loop.loss or line
         except Exception as error:
-            line = f"the engine stopped: {type(error).__name__}: {error}"
+            line = f"the engine stopped: {one_line(error)}"
             logger.exception("the engine thread died")
         finally:
             self._end(line)

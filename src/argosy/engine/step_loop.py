@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from argosy.engine.core.clock import Clock
 from argosy.engine.core.events import OutputEvent
@@ -104,14 +105,18 @@ class StepLoop:
             return self._step()
         except Exception as error:
             logger.exception("the engine stopped: a step failed")
-            return self._lose(f"the engine stopped: {type(error).__name__}: {error}")
+            return self._lose(f"the engine stopped: {one_line(error)}")
         except BaseException as interrupt:
             self._lose(f"the engine was interrupted in a step ({type(interrupt).__name__})")
             raise
 
     def close(self) -> None:
-        """Free what the executor holds. Called once; nothing may be called after it."""
+        """Free what the executor holds, and report that nothing runs. Called once; nothing may be called after it."""
         self._executor.close()
+        if self._sink is not None:
+            # However it came to this end, the last report of a step must not stand for ever.
+            stats = self._stats(_NO_STEP, 0.0, self._clock.now_s(), [], [])
+            self._sink.on_step(replace(stats, num_running=0, num_waiting=0, kv_blocks_held=0, kv_blocks_cached=0))
 
     def _step(self) -> list[OutputDelta]:
         plan = self.scheduler.schedule(self._clock.now_s())
@@ -211,6 +216,11 @@ class StepLoop:
     def _read_counters(self) -> tuple[int, int, int]:
         s = self.scheduler
         return s.num_preemptions, s.prefix_queries_tokens, s.prefix_hits_tokens
+
+
+def one_line(error: Exception) -> str:
+    """An exception of any kind in one line that a caller may see."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _end_of(sequence: Sequence) -> OutputEvent:

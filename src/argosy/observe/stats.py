@@ -13,7 +13,7 @@ from typing import Protocol
 class StepStats:
     """State after one step, and what happened in it. Token counts are of this step only.
 
-    Also reported, with step 0 and no tokens, when a request left between two steps.
+    Also reported, with step 0 and no tokens, when a request left between two steps, and when the engine has ended.
 
     `num_prefix_queries` and `num_prefix_hits` are tokens, counted once per sequence, at its first admission.
     """
