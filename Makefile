@@ -19,7 +19,7 @@ serve: $(VENV)/.serve ## fetch the model and serve it on http://127.0.0.1:8000 (
 	@exec $(BIN)/argosy serve $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
 
 test: $(VENV)/.dev models ## set up what is needed and run every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types and import contracts
 	$(BIN)/ruff format --check .

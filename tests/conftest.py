@@ -18,6 +18,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-seconds", type=float, default=15.0, help="how long the soak test loads the server")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tests run side by side, one per core; teams of spinning threads would only wait for each other."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def transformers_reference() -> Callable[[str], PreTrainedModel]:
     """Build transformers' model from the weights that `name` is served with, dequantised to fp32; one is kept per name."""

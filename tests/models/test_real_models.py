@@ -12,7 +12,6 @@ from argosy.models.resolve import resolve
 
 pytestmark = pytest.mark.model
 
-PROMPT_TOKENS = 8
 PROMPTS = [
     "The capital of France is a city that has been known for its",
     "Once upon a time there was a small ship that sailed across the",
@@ -62,21 +61,3 @@ def test_smollm2_logits_equal_transformers_own_reading_of_the_file():
         expected = reference(ids[None]).logits[0]
         hidden = model.decoder(ids, torch.arange(len(ids)), SingleSequenceAttention())
         torch.testing.assert_close(model.decoder.logits(hidden), expected, rtol=1e-4, atol=2e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
-def test_greedy_tokens_equal_transformers(name, transformers_reference):
-    """20 prompts x 64 tokens. Each token that transformers generates must be the arg max of ours after the same tokens,
-    which by induction makes the two greedy texts equal."""
-    model, reference = load_model(name), transformers_reference(name)
-    prompts = torch.tensor([model.tokenizer.encode(text)[:PROMPT_TOKENS] for text in PROMPTS])
-    assert prompts.shape == (20, PROMPT_TOKENS)
-    with torch.inference_mode():
-        texts = reference.generate(prompts, max_new_tokens=64, min_new_tokens=64, do_sample=False, eos_token_id=None)
-        assert texts.shape == (20, PROMPT_TOKENS + 64)
-        for ids in texts:
-            hidden = model.decoder(ids, torch.arange(len(ids)), SingleSequenceAttention())
-            chosen = model.decoder.logits(hidden[PROMPT_TOKENS - 1 : -1]).argmax(-1)
-            assert chosen.tolist() == ids[PROMPT_TOKENS:].tolist(), model.tokenizer.decode(ids.tolist())

@@ -61,7 +61,7 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[ServerProcess]]:
 def _serve(model: str, *flags: str, ready_within_s: float = 120.0) -> Iterator[ServerProcess]:
     """Start the server on a free port, wait until it is ready, stop it at the end."""
     port = free_port()
-    command = [sys.executable, "-m", "argosy", "serve", model, "--port", str(port), *flags]
+    command = [sys.executable, "-m", "argosy", "serve", model, "--port", str(port), "--threads", "1", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     server = ServerProcess(process, f"http://127.0.0.1:{port}")
     try:
