@@ -365,3 +365,17 @@ def test_prices_of_a_term_are_those_of_that_term(capsys):
     assert best["cost"]["per_h"]["low"] == pytest.approx(
         2.30 * sum(pool["replicas"] * pool["devices_per_replica"] for pool in best["pools"])
     )
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_narrow_terminals_lose_columns_but_no_names(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = outcome(capsys, "plan", "devices")
+    assert re.search(r"^H100 SXM +989 ◆", out, re.MULTILINE)
+    assert re.search(r"\$3\.80–6\.98 ◇", out)
+    assert ("in a wider terminal or --json: W" in out) == (columns < 100)
+    assert ("450 ◆" in out) == (columns >= 100)
+    _, out, _ = outcome(capsys, *SERVE)
+    assert ("LOAD" in out.split("Plan 1")[0].split("in a wider")[0]) == (columns >= 100)
+    _, out, _ = outcome(capsys, "plan", "models", "llama-3.1-8b")
+    assert re.search(r"^Llama-3\.1-8B ◇ +8\.03 B +8\.03 B", out, re.MULTILINE)

@@ -49,15 +49,14 @@ def device_json(device: Device) -> dict[str, Any]:
 
 
 def _device_table(console: Console, devices: list[Device]) -> None:
-    from argosy.cli.plan_tables import new_table
+    from argosy.cli.plan_tables import print_table
     from argosy.cost.device import Precision
     from argosy.observe.report.figures import UNKNOWN, gib
 
     peaks = (Precision.BF16, Precision.FP8, Precision.FP4)
-    columns = ("DEVICE", *(f"{precision} TF".upper() for precision in peaks), "MEMORY", "GB/S", "LINK GB/S", "W", "$/H")
-    table = new_table(*columns, right=columns[1:])
-    for device in devices:
-        table.add_row(
+    columns = ("DEVICE", *(f"{precision} TF".upper() for precision in peaks), "MEMORY", "GB/S", "LINK", "W", "$/H")
+    rows = [
+        (
             device.name,
             *(_number(device.peak.get(precision), 1e12) for precision in peaks),
             _marked(gib(device.memory.value), device.memory),
@@ -66,10 +65,12 @@ def _device_table(console: Console, devices: list[Device]) -> None:
             UNKNOWN if device.power is None else _marked(f"{device.power.value:,.0f}", device.power),
             _price(device),
         )
-    console.print(table)
+        for device in devices
+    ]
+    print_table(console, columns, rows, right=columns[1:], drops=("W", "LINK", "FP4 TF"))
     console.print()
     console.print(
-        "TF: dense peak in TFLOP/s. LINK: to its peers, one way. $/H: on demand, span of known prices.", style="dim"
+        "TF: dense peak in TFLOP/s. LINK: GB/s to its peers, one way. $/H: on demand, span of known prices.", style="dim"
     )
 
 
@@ -97,7 +98,7 @@ def _price(device: Device) -> str:
 
 
 def _device_sheet(console: Console, device: Device) -> None:
-    from argosy.cli.plan_tables import facts, heading, new_table
+    from argosy.cli.plan_tables import facts, heading, print_table
     from argosy.cost.prices import prices_of
     from argosy.observe.report.figures import usd_range
 
@@ -107,14 +108,16 @@ def _device_sheet(console: Console, device: Device) -> None:
     pairs += [("kind", f"{device.kind}, {device.devices_per_node} in a node")]
     pairs += [("note", device.notes)] if device.notes else []
     facts(console, pairs)
-    table = new_table("QUANTITY", "VALUE", "SOURCE", "AS OF", right=("VALUE",))
-    for name, quantity in _quantities(device):
-        table.add_row(name, _marked(_value(quantity), quantity), quantity.source, quantity.as_of)
+    rows = [
+        (name, _marked(_value(quantity), quantity), quantity.source, quantity.as_of)
+        for name, quantity in _quantities(device)
+    ]
     for price in prices_of(device):
         place = f" in {price.region}" if price.region else ""
         value = _marked(usd_range(price.low.value, price.high.value), price.low)
-        table.add_row(f"{price.term}{place}", value, f"{price.seller}: {price.low.source}", price.low.as_of)
-    console.print(table)
+        rows.append((f"{price.term}{place}", value, f"{price.seller}: {price.low.source}", price.low.as_of))
+    columns = ("QUANTITY", "VALUE", "SOURCE", "AS OF")
+    print_table(console, columns, rows, right=("VALUE",), folds="SOURCE", drops=("AS OF",))
 
 
 def _value(quantity: Quantity) -> str:
@@ -185,27 +188,27 @@ def model_json(model: CatalogueModel) -> dict[str, Any]:
 
 
 def _model_table(console: Console, models: list[CatalogueModel]) -> None:
-    from argosy.cli.plan_tables import new_table
+    from argosy.cli.plan_tables import print_table
     from argosy.cost.device import Precision
     from argosy.cost.model_arithmetic import ActiveConvention, active_parameters, kv_bytes_per_token, parameter_count
     from argosy.observe.report.figures import count, significant
     from argosy.planner.grades import marked
 
     columns = ("MODEL", "PARAMETERS", "ACTIVE", "LAYERS", "HIDDEN", "VOCABULARY", "POSITIONS", "KV KIB/TOKEN")
-    table = new_table(*columns, right=columns[1:])
-    for model in models:
-        spec = model.spec
-        table.add_row(
-            marked(spec.name, model.grade),
-            count(parameter_count(spec)),
-            count(active_parameters(spec, ActiveConvention.WITH_INPUT_EMBEDDING)),
-            str(spec.num_layers),
-            str(spec.hidden_size),
-            str(spec.vocab_size),
-            str(spec.max_positions),
-            significant(kv_bytes_per_token(spec, Precision.BF16) / 1024, 4),
+    rows = [
+        (
+            marked(model.spec.name, model.grade),
+            count(parameter_count(model.spec)),
+            count(active_parameters(model.spec, ActiveConvention.WITH_INPUT_EMBEDDING)),
+            str(model.spec.num_layers),
+            str(model.spec.hidden_size),
+            str(model.spec.vocab_size),
+            str(model.spec.max_positions),
+            significant(kv_bytes_per_token(model.spec, Precision.BF16) / 1024, 4),
         )
-    console.print(table)
+        for model in models
+    ]
+    print_table(console, columns, rows, right=columns[1:], drops=("HIDDEN", "VOCABULARY", "LAYERS"))
     console.print()
     console.print("ACTIVE counts the input embedding. KV in bf16 on one device, while no window is full.", style="dim")
 

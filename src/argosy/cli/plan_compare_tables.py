@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argosy.cli.plan_tables import facts, heading, legend, new_table, plan_console
+from argosy.cli.plan_tables import facts, heading, legend, plan_console, print_table
 from argosy.observe.report.figures import count, seconds, usd_range
 from argosy.planner.compare import ComparedDevice, Comparison
 from argosy.planner.grades import marked
@@ -16,11 +16,9 @@ def show_comparison(comparison: Comparison) -> None:
     console.print("each device at the fewest that hold the model; cheapest tokens first", style="dim")
     console.print()
     figures = ("N", "PROMPT", "TPOT ALONE", "BATCH", "TPOT FULL", "TOKENS/S", "$/1M OUT")
-    table = new_table("DEVICE", *figures, "BINDS", right=figures)
-    for row in comparison.devices:
-        if row.devices is not None:
-            table.add_row(*_cells(row))
-    console.print(table)
+    rows = [_cells(row) for row in comparison.devices if row.devices is not None]
+    columns = ("DEVICE", *figures, "BINDS")
+    print_table(console, columns, rows, right=figures, drops=("PROMPT", "BATCH"))
     missing = [(row.device, row.why_not) for row in comparison.devices if row.devices is None]
     if missing:
         heading(console, "Not possible")

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from argosy.cli.plan_tables import bar_cells, bar_key, facts, heading, legend, memory_bar, new_table, plan_console
+from argosy.cli.plan_tables import bar_cells, bar_key, facts, heading, legend, memory_bar, plan_console, print_table
 from argosy.cost.quantity import Grade
 from argosy.observe.report.figures import count, seconds, share, si, significant, usd, usd_range
 from argosy.planner.explanation import Explanation
@@ -52,10 +52,10 @@ def show_serving(question: ServingQuestion, answer: ServingAnswer, reasons: Sequ
 def _plan_table(console: Console, plans: Sequence[ServingPlan], slo: Slo) -> None:
     ttft, tpot = headline_percentile(slo.ttft), headline_percentile(slo.tpot)
     figures = ("GPUS", "$/H", "$/1M OUT", f"TTFT P{ttft:g}", f"TPOT P{tpot:g}", "LOAD", "KV ROOM")
-    table = new_table("#", "PLAN", *figures, right=("#", *figures))
+    rows = []
     for number, plan in enumerate(plans, 1):
         price = plan.cost.per_million_tokens
-        table.add_row(
+        row = (
             str(number),
             plan.describe(),
             str(plan.devices),
@@ -66,7 +66,9 @@ def _plan_table(console: Console, plans: Sequence[ServingPlan], slo: Slo) -> Non
             share(plan.throughput.utilisation),
             f"{plan.kv_cliff.margin_sequences:+.0f}",
         )
-    console.print(table)
+        rows.append(row)
+    columns = ("#", "PLAN", *figures)
+    print_table(console, columns, rows, right=("#", *figures), folds="PLAN", drops=("LOAD", "KV ROOM", "$/1M OUT"))
     console.print(
         "$/1M OUT: output tokens, at this traffic. LOAD: of capacity. KV ROOM: sequences a replica still admits at its p99.",
         style="dim",
@@ -191,10 +193,7 @@ def _show_explanation(console: Console, reason: Explanation) -> None:
     for line in reason.because:
         console.print(Padding(f"- {line}", (0, 0, 0, 2)))
     columns, rows = alternatives(reason)
-    table = new_table(*columns, right=columns[1:])
-    for row in rows:
-        table.add_row(*row)
-    console.print(Padding(table, (0, 0, 0, 2)))
+    print_table(console, columns, rows, right=columns[1:], folds=columns[0], indent=2)
 
 
 def _show_infeasible(console: Console, why: Infeasible) -> None:
@@ -203,7 +202,5 @@ def _show_infeasible(console: Console, why: Infeasible) -> None:
     if not why.changes:
         return
     heading(console, "What would make one possible, smallest change first")
-    table = new_table("CHANGE", "LEADS TO", "$/H", right=("$/H",))
-    for change in why.changes:
-        table.add_row(change.what, change.plan, usd_range(change.usd_per_h.low, change.usd_per_h.high))
-    console.print(table)
+    rows = [(change.what, change.plan, usd_range(change.usd_per_h.low, change.usd_per_h.high)) for change in why.changes]
+    print_table(console, ("CHANGE", "LEADS TO", "$/H"), rows, right=("$/H",))

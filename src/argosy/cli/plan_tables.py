@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -30,6 +30,9 @@ BAR_PARTS = {
     "free": ("·", "bright_black"),
 }
 _WIDEST = 100
+_GAP = 2
+# Least width of a column whose text may fold.
+_FOLDED = 24
 
 
 def plan_console() -> Console:
@@ -39,14 +42,43 @@ def plan_console() -> Console:
     return Console(highlight=False, emoji=False, markup=False, width=width)
 
 
-def new_table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """A table without rules; `columns` in `right` are set to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+def print_table(
+    console: Console,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Iterable[str] = (),
+    folds: str = "",
+    drops: Sequence[str] = (),
+    indent: int = 0,
+) -> None:
+    """Print a table without rules.
+
+    Args:
+        right: columns that are set to the right.
+        folds: a column whose text may go over several lines; the others keep their width.
+        drops: columns to leave out, in this order, where the console is too narrow; a line says which.
+        indent: spaces before each line.
+    """
+    cells = [list(row) for row in rows]
+    widths = {name: max(map(len, (name, *(row[index] for row in cells)))) for index, name in enumerate(columns)}
+    if folds:
+        widths[folds] = min(widths[folds], _FOLDED)
+    dropped: list[str] = []
+    while indent + sum(width + _GAP for width in widths.values()) - _GAP > console.width and len(dropped) < len(drops):
+        dropped.append(drops[len(dropped)])
+        del widths[dropped[-1]]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     flush_right = set(right)
-    for column in columns:
-        number = column in flush_right
-        table.add_column(column, justify="right" if number else "left", no_wrap=number, overflow="fold")
-    return table
+    for name in widths:
+        justify: JustifyMethod = "right" if name in flush_right else "left"
+        table.add_column(name, justify=justify, no_wrap=bool(folds) and name != folds, overflow="fold")
+    kept = [index for index, name in enumerate(columns) if name in widths]
+    for row in cells:
+        table.add_row(*(row[index] for index in kept))
+    console.print(Padding(table, (0, 0, 0, indent)))
+    if dropped:
+        console.print(Padding(f"in a wider terminal or --json: {', '.join(dropped)}", (0, 0, 0, indent)), style="dim")
 
 
 def heading(console: Console, text: str) -> None:

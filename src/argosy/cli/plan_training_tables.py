@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.padding import Padding
 
-from argosy.cli.plan_tables import facts, heading, legend, memory_bar, new_table, plan_console
+from argosy.cli.plan_tables import facts, heading, legend, memory_bar, plan_console, print_table
 from argosy.cost.quantity import Grade
 from argosy.observe.report.figures import count, seconds, share, si, significant, usd_range
 from argosy.planner.grades import marked
@@ -41,9 +41,8 @@ def show_training(question: TrainingQuestion, answer: TrainingAnswer) -> None:
 
 def _plan_table(console: Console, plans: Sequence[TrainingPlanned]) -> None:
     figures = ("TIME", "$", "MFU", "STEP", "IDLE", "FREE GIB")
-    table = new_table("#", "PLAN", *figures, right=("#", *figures))
-    for number, plan in enumerate(plans, 1):
-        table.add_row(
+    rows = [
+        (
             str(number),
             plan.describe(),
             seconds(plan.days * _DAY_S),
@@ -53,7 +52,10 @@ def _plan_table(console: Console, plans: Sequence[TrainingPlanned]) -> None:
             share(plan.bubble_share),
             significant(plan.memory.free_bytes / 2**30),
         )
-    console.print(table)
+        for number, plan in enumerate(plans, 1)
+    ]
+    columns = ("#", "PLAN", *figures)
+    print_table(console, columns, rows, right=("#", *figures), folds="PLAN", drops=("STEP", "IDLE", "FREE GIB"))
     console.print("IDLE: part of a step that a stage waits for others. FREE: on the fullest device.", style="dim")
 
 
@@ -89,7 +91,8 @@ def _show_infeasible(console: Console, why: TrainingInfeasible) -> None:
     if not why.changes:
         return
     heading(console, "What would make one possible, smallest change first")
-    table = new_table("CHANGE", "LEADS TO", "TIME", "$", right=("TIME", "$"))
-    for change in why.changes:
-        table.add_row(change.what, change.plan, seconds(change.days * _DAY_S), usd_range(change.usd.low, change.usd.high))
-    console.print(table)
+    rows = [
+        (change.what, change.plan, seconds(change.days * _DAY_S), usd_range(change.usd.low, change.usd.high))
+        for change in why.changes
+    ]
+    print_table(console, ("CHANGE", "LEADS TO", "TIME", "$"), rows, right=("TIME", "$"))
