@@ -30,16 +30,19 @@ from argosy.cost.calibration import (
     hold_out,
 )
 from argosy.cost.calibration_file import Calibration, calibrations_text
-from argosy.cost.efficiency import FittedRange
+from argosy.cost.efficiency import Constants, FittedRange
 from argosy.cost.kv_cliff import CliffPair, cliff_pairs
 from argosy.cost.measured_layout import Configuration
 from argosy.cost.measured_rows import AggregatedLayout, MeasuredRow, read_rows
 from argosy.cost.measured_serving import MeasuredConfiguration, Refused, by_configuration
+from argosy.cost.serving_engines import find_engine
 from report import write_result
 
 FOLDS = 5
 # A device of which fewer rows were measured does not count as covered by a calibration.
 ROWS_TO_COVER = 30
+# Share of a run's requests that start together at its beginning: five requests a client, as the dense rows suggest.
+FIRST_BURST = 0.2
 SOURCE = "AIConfigurator's published sample of measured serving latencies (Apache-2.0), aggregated rows"
 BASELINE = {"constants": 7, "mean": 0.137, "median": 0.084}
 Choose = Callable[[Hashable], bool]
@@ -93,6 +96,40 @@ def cliff_figures(pairs: Sequence[CliffPair]) -> dict[str, Any]:
         cliffs = sum(pair.measured for pair in some)
         found[name] = {"pairs": len(some), "cliffs": cliffs, "right": right, "share": round(right / max(1, len(some)), 4)}
     return found
+
+
+def burst_ttft_s(one: MeasuredConfiguration, constants: Constants) -> np.ndarray:
+    """[rows] mean TTFT when all clients start at once: prompts fill step after step, and the mean one ends half-way."""
+    budget = find_engine(one.configuration.engine).step_tokens
+    clients = np.array([load.concurrency for load in one.loads]) / one.configuration.deployment.plan.data
+    tokens = np.maximum(1.0, clients) * [load.input_tokens for load in one.loads]
+    steps = np.ceil(tokens / budget)
+    return np.asarray(one.model(constants).prefill(np.minimum(tokens, budget)).latency_s * (steps + 1) / 2)
+
+
+def ttft_figures(measured: Sequence[MeasuredConfiguration], fitted: FittedConstants) -> dict[str, Any]:
+    """Median of measured TTFT over predicted, by engine, with and without a wait for KV.
+
+    Tables hold means over a whole run, so predictions on the plateau count `FIRST_BURST` of the requests as having started
+    together; what is beyond (queueing in the server, tokenisation, HTTP) is not predicted.
+    """
+    ratios: dict[str, list[float]] = {}
+    for one in measured:
+        engine = one.configuration.engine
+        constants = constants_of(fitted.values, engine)
+        bursts = burst_ttft_s(one, constants)
+        for row, estimate, burst_s in zip(one.rows, one.estimates(constants), bursts, strict=True):
+            ttft_s = estimate.ttft_s
+            if not estimate.beyond_kv:
+                ttft_s += FIRST_BURST * (burst_s - ttft_s)
+            where = "beyond KV" if estimate.beyond_kv else "plateau"
+            ratios.setdefault(f"{'moe' if is_routed(one.configuration) else 'dense'}, {engine}, {where}", []).append(
+                row.ttft_s / ttft_s
+            )
+    return {
+        name: {"rows": len(some), "measured over predicted": round(float(np.median(some)), 2)}
+        for name, some in sorted(ratios.items())
+    }
 
 
 def calibration_of(measured: Sequence[MeasuredConfiguration], fitted: FittedConstants, folds: np.ndarray) -> Calibration:
@@ -170,6 +207,8 @@ def main() -> None:
     print(f"{len(rows)} rows, {len(aggregated)} aggregated, {len(measured)} configurations, {len(fitted.values)} constants")
     print_splits(figures)
     print(f"\nKV cliff: {cliff_figures(pairs)}")
+    ttft = ttft_figures(measured, fitted)
+    print(f"TTFT, measured over predicted: {ttft}")
     print_refused(refused)
     print("\nconstants " + ", ".join(f"{name} {value:.3g}" for name, value in fitted.values.items()))
     print("at a bound: " + (", ".join(fitted.at_bound) or "none"))
@@ -182,6 +221,7 @@ def main() -> None:
         "baseline of seven fitted constants, dense": BASELINE,
         "tpot": figures,
         "kv_cliff": cliff_figures(pairs),
+        "ttft": ttft,
     }
     if args.check is not None:
         others = [row for row in read_rows(args.check) if isinstance(row.layout, AggregatedLayout)]
