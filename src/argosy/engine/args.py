@@ -16,6 +16,18 @@ DETERMINISTIC_CHUNK_TOKENS = 16
 
 MAX_THREADS = 4096
 
+MAX_COUNT = 2**31 - 1
+"""Indices of blocks, sequences and tokens are computed with 32 and 64 bits."""
+_COUNTS = (
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_waiting",
+    "num_blocks_override",
+    "block_size",
+    "max_preemptions",
+)
+
 KV_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -82,6 +94,12 @@ class EngineArgs:
                 raise ConfigError(f"{name} must be at least 1, got {value}", param=name)
         if self.threads is not None and self.threads > MAX_THREADS:
             raise ConfigError(f"threads must be at most {MAX_THREADS}, got {self.threads}", param="threads")
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and value > MAX_COUNT:
+                raise ConfigError(f"{name} must be at most {MAX_COUNT}, got {value}", param=name)
+        if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes >= 2**63:
+            raise ConfigError("kv_cache_memory_bytes must be below 2**63", param="kv_cache_memory_bytes")
         if self.kv_cache_dtype not in ("auto", *KV_DTYPES):
             raise ConfigError(
                 f"kv_cache_dtype must be auto, {', '.join(KV_DTYPES)}, got {self.kv_cache_dtype!r}", param="kv_cache_dtype"
