@@ -137,6 +137,9 @@ def calibration_of(measured: Sequence[MeasuredConfiguration], fitted: FittedCons
     rows = [row for one in measured for row in one.rows]
     of_device = Counter(one.configuration.system for one in measured for _ in one.rows)
     plans = [one.configuration.deployment.plan for one in measured]
+    estimates = [
+        estimate for one in measured for estimate in one.estimates(constants_of(fitted.values, one.configuration.engine))
+    ]
 
     def covered(values: Sequence[float]) -> FittedRange:
         return FittedRange(float(min(values)), float(max(values)))
@@ -154,10 +157,11 @@ def calibration_of(measured: Sequence[MeasuredConfiguration], fitted: FittedCons
         held_out_median=round(float(np.median(folds)), 4),
         held_out_mean=round(float(folds.mean()), 4),
         fitted={
-            "input_tokens": covered([row.input_tokens for row in rows]),
-            "output_tokens": covered([row.output_tokens for row in rows]),
-            "concurrency": covered([row.concurrency or 1 for row in rows]),
+            "tokens": covered([estimate.step_tokens for estimate in estimates]),
+            "context": covered([row.input_tokens + row.output_tokens / 2 for row in rows]),
+            "concurrency": covered([estimate.running for estimate in estimates]),
             "tensor": covered([plan.tensor for plan in plans]),
+            "pipeline": covered([plan.pipeline for plan in plans]),
             "data": covered([plan.data for plan in plans]),
         },
     )

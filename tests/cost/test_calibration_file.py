@@ -27,7 +27,7 @@ def test_measured_pairs_get_fitted_constants():
     constants = constants_for("H100 SXM", "vllm")
     assert constants.grade is Grade.FITTED
     assert constants.held_out_error == PACKAGED.held_out_median
-    assert constants.extrapolates(input_tokens=100_000, concurrency=64) == ("input_tokens",)
+    assert constants.extrapolates(context=100_000, concurrency=64, pipeline=1) == ("context",)
 
 
 def test_a_device_that_was_not_measured_gets_them_second_hand():
