@@ -44,6 +44,11 @@ class Curve:
     occupancy_s: Array
     prompt_servers: int
 
+    @property
+    def middles(self) -> Array:
+        """[states], mean number of requests in the cell that ends at a state."""
+        return np.asarray(self.states - (self.widths - 1) / 2)
+
     def row(self, chunk: int) -> Curve:
         """The curve of one chunk size alone."""
         one = slice(chunk, chunk + 1)
@@ -174,8 +179,7 @@ def _without_budget_wait(first_s: Array, saturated: NDArray[np.bool_]) -> Array:
 
 
 def _interpolated(at_points: Curve, points: NDArray[np.int_]) -> Curve:
-    states, widths = at_points.states, at_points.widths
-    middles = states - (widths - 1) / 2
+    states = at_points.states
 
     def spread(values: Array, at: Array) -> Array:
         return np.stack([np.interp(at, points, row) for row in values])
@@ -183,7 +187,7 @@ def _interpolated(at_points: Curve, points: NDArray[np.int_]) -> Curve:
     return dataclasses.replace(
         at_points,
         rate=spread(at_points.rate, states),
-        rate_between=spread(at_points.rate, middles),
+        rate_between=spread(at_points.rate, at_points.middles),
         tpot_s=spread(at_points.tpot_s, states),
         deviation_s=spread(at_points.deviation_s, states),
         residual_s=spread(at_points.residual_s, states),

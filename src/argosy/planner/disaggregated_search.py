@@ -198,8 +198,6 @@ def decode_pool(engine: Engine, question: ServingQuestion) -> DecodePool | None:
     batches = np.searchsorted(curve.states, np.array(ladder, np.float64)).astype(np.intp)
     limit = engine.offer.most_devices(question.max_devices) / plan.devices
     replicas = replica_counts(traffic.requests_per_s, float(curve.rate[0, -1]), limit)
-    if not len(replicas):
-        return None
     loop = open_loop(curve, traffic.requests_per_s / replicas, batches, variability_of(traffic))
     allowed = min((_DECODE_SHARE * (1 - target.percentile / 100) for target in question.slo.ttft), default=_DECODE_WAIT)
     usable = loop.stable & (misses(loop, question.slo)[1] <= 1) & (loop.wait_probability <= allowed)
@@ -260,6 +258,8 @@ def _pair(worker: PrefillWorker, decoder: DecodePool, question: ServingQuestion,
     moved = kv_bytes(spec, prompt, precision) + state_bytes(spec)
     shards = min(e.deployment.plan.tensor * e.deployment.plan.pipeline for e in (engine, decoder.engine))
     prompts = variability_of(traffic).prompts
+    if left < engine.devices:
+        return None
     for replicas in replica_counts(traffic.requests_per_s, capacity, left / engine.devices):
         queue = prefill_queue(worker, int(replicas), question)
         link = transfer_link(engine, decoder.engine, used + int(replicas) * engine.devices)

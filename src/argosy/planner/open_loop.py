@@ -154,10 +154,10 @@ class OpenLoop:
     def tpot_tail(self, seconds: float) -> Array:
         """Share of requests whose TPOT exceeds `seconds`."""
         beyond = self.curve.tpot_tail(seconds, self.variability.outputs)
-        states = self.curve.states
-        weighted = np.cumsum(self.chain.mass * states * beyond[:, None, :], axis=-1)[..., self.batches]
-        everything = np.cumsum(self.chain.mass * states, axis=-1)[..., self.batches]
-        tail = self.chain.tail * states[self.batches]
+        running = self.chain.mass * self.curve.middles
+        weighted = np.cumsum(running * beyond[:, None, :], axis=-1)[..., self.batches]
+        everything = np.cumsum(running, axis=-1)[..., self.batches]
+        tail = self.chain.tail * self.curve.states[self.batches]
         share = (weighted + tail * beyond[:, None, self.batches]) / np.maximum(everything + tail, _TINY)
         return np.where(self.stable, share, 1.0)
 
@@ -170,7 +170,7 @@ class OpenLoop:
 
     def tpot_quantile(self, share: float) -> float:
         """Least seconds per output token that `share` of requests stay within in some stable entry."""
-        high = float((self.curve.tpot_s + 40 * self.curve.deviation_s).max())
+        high = float((self.curve.tpot_s + 40 * self.curve.deviation_s).max()) * (1 + 1e-6)
         return least_seconds(self.tpot_tail, share, high) if self.stable.any() else float("inf")
 
     def population_quantile(self, share: float) -> Array:
@@ -205,9 +205,9 @@ def open_loop(curve: Curve, rates: Array, batches: NDArray[np.intp], variability
         batches: indices into `curve.states`.
     """
     chain = _chain(curve, rates, batches, variability)
-    states, at_batches = curve.states, curve.states[batches]
+    running, at_batches = chain.mass * curve.middles, curve.states[batches]
     by_arrival = np.maximum(np.cumsum(chain.mass, axis=-1)[..., batches] + chain.tail, _TINY)
-    sequences = np.cumsum(chain.mass * states, axis=-1)[..., batches] + chain.tail * at_batches
+    sequences = np.cumsum(running, axis=-1)[..., batches] + chain.tail * at_batches
     by_sequence = np.maximum(sequences, _TINY)
 
     def by_states(values: Array, weights: Array, tail: Array, norm: Array) -> Array:
@@ -229,7 +229,7 @@ def open_loop(curve: Curve, rates: Array, batches: NDArray[np.intp], variability
         chain=chain,
         stable=stable,
         running=sequences / chain.total,
-        tpot_s=by_states(curve.tpot_s, chain.mass * states, chain.tail * at_batches, by_sequence),
+        tpot_s=by_states(curve.tpot_s, running, chain.tail * at_batches, by_sequence),
         wait_probability=waiting,
         wait_s=np.where(waiting > 1e-15, queued / rate / np.maximum(waiting, 1e-15), 0.0),
         prompt_wait_probability=busy ** (np.sqrt(2.0 * (curve.prompt_servers + 1)) - 1),

@@ -188,7 +188,7 @@ def search(question: ServingQuestion, spec: ModelSpec, draft: ModelSpec | None, 
 
 
 def evaluate(engine: Engine, question: ServingQuestion) -> Grid | None:
-    """All plans of `engine`, or None if it cannot decode a single sequence in a step or has too few devices."""
+    """All plans of `engine`, or None if no batch that is asked for fits in its memory and steps."""
     traffic, plan = question.traffic, engine.deployment.plan
     admitted = [(chunk, engine.admission(traffic, chunk)) for chunk in engine.memories]
     limits = [min(a.sequences, _most_in_step(engine, chunk)) for chunk, a in admitted]
@@ -209,8 +209,6 @@ def evaluate(engine: Engine, question: ServingQuestion) -> Grid | None:
     replicas = replica_counts(
         traffic.requests_per_s, capacity, engine.offer.most_devices(question.max_devices) / plan.devices
     )
-    if not len(replicas):
-        return None
     round_tokens = 1.0 if engine.speculation is None else engine.speculation.tokens
     loop = open_loop(curve, traffic.requests_per_s / replicas, batches, variability_of(traffic, round_tokens))
     allowed = np.array([[batch <= limits[index] for batch in wanted] for index in kept])[:, None, :]
@@ -227,8 +225,10 @@ def _most_in_step(engine: Engine, chunk_tokens: int) -> int:
 
 
 def replica_counts(requests_per_s: float, capacity_per_s: float, most: float) -> NDArray[np.intp]:
-    """Numbers of replicas to try, from the fewest that are stable; none above `most`."""
+    """Numbers of replicas to try, from the fewest that are stable; `most` alone where that is fewer."""
     fewest = max(1, math.ceil(requests_per_s / capacity_per_s))
+    if fewest > most:
+        return np.array([max(1, math.floor(most))], np.intp)
     counts = {fewest + step for step in _REPLICA_STEPS} | {math.ceil(fewest * factor) for factor in _REPLICA_FACTORS}
     return np.array(sorted(count for count in counts if count <= most), np.intp)
 
