@@ -118,3 +118,15 @@ def test_one_entry_alone_says_what_the_grid_says():
     assert alone.ttft_tail(0.2).item() == pytest.approx(loop.ttft_tail(0.2)[0, 1, 0])
     assert alone.tpot_tail(0.2).item() == pytest.approx(loop.tpot_tail(0.2)[0, 1, 0])
     assert alone.population_quantile(0.9).item() == loop.population_quantile(0.9)[0, 1, 0]
+
+
+def test_random_splitting_brings_bursts_nearer_to_poisson():
+    states = state_grid(64, ())
+    bursty = Variability(9.0, 1.0, 0.0, ((1.0, 1.0),), ((1.0, 9.0),))
+    loop = open_loop(
+        curve(states, states), np.array([40.0, 40.0]), np.array([len(states) - 1]), bursty, replicas=np.array([1, 1000])
+    )
+    poisson = many_servers(64, 40 / 64)
+    peaks = loop.population_quantile(0.99)[0, :, 0]
+    assert peaks[0] > peaks[1]
+    assert peaks[1] == pytest.approx(poisson.population_quantile(0.99).item(), abs=1)

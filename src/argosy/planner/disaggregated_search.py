@@ -198,7 +198,7 @@ def decode_pool(engine: Engine, question: ServingQuestion) -> DecodePool | None:
     batches = np.searchsorted(curve.states, np.array(ladder, np.float64)).astype(np.intp)
     limit = engine.offer.most_devices(question.max_devices) / plan.devices
     replicas = replica_counts(traffic.requests_per_s, float(curve.rate[0, -1]), limit)
-    loop = open_loop(curve, traffic.requests_per_s / replicas, batches, variability_of(traffic))
+    loop = open_loop(curve, traffic.requests_per_s / replicas, batches, variability_of(traffic), replicas=replicas)
     allowed = min((_DECODE_SHARE * (1 - target.percentile / 100) for target in question.slo.ttft), default=_DECODE_WAIT)
     usable = loop.stable & (misses(loop, question.slo)[1] <= 1) & (loop.wait_probability <= allowed)
     if not usable.any():

@@ -198,13 +198,24 @@ def least_seconds(tail: Callable[[float], Array], share: float, high: float) -> 
     return high
 
 
-def open_loop(curve: Curve, rates: Array, batches: NDArray[np.intp], variability: Variability) -> OpenLoop:
+def open_loop(
+    curve: Curve,
+    rates: Array,
+    batches: NDArray[np.intp],
+    variability: Variability,
+    *,
+    replicas: NDArray[np.intp] | None = None,
+) -> OpenLoop:
     """Steady states of every chunk of `curve`, at every rate (requests/s of a replica) and batch limit.
 
     Args:
         batches: indices into `curve.states`.
+        replicas: [rates] that the arrivals are split over at random, which brings each of them nearer to Poisson:
+            1 + (c - 1)/R; None for one.
     """
-    chain = _chain(curve, rates, batches, variability)
+    split = np.ones(len(rates)) if replicas is None else replicas.astype(np.float64)
+    arrivals = 1.0 + (variability.arrivals - 1.0) / split[None, :, None]
+    chain = _chain(curve, rates, batches, arrivals, variability.service)
     running, at_batches = chain.mass * curve.middles, curve.states[batches]
     by_arrival = np.maximum(np.cumsum(chain.mass, axis=-1)[..., batches] + chain.tail, _TINY)
     sequences = np.cumsum(running, axis=-1)[..., batches] + chain.tail * at_batches
@@ -221,7 +232,7 @@ def open_loop(curve: Curve, rates: Array, batches: NDArray[np.intp], variability
     busy = np.minimum(load, 1 - 1e-9)
     waiting = np.clip((chain.limit + chain.tail) / chain.total, 0.0, 1.0)
     queued = chain.limit * chain.ratio / (1 - chain.ratio) ** 2 / chain.total
-    prompt_spread = (variability.arrivals + variability.prompt) / 2
+    prompt_spread = (arrivals + variability.prompt) / 2
     return OpenLoop(
         curve=curve,
         batches=batches,
@@ -239,16 +250,16 @@ def open_loop(curve: Curve, rates: Array, batches: NDArray[np.intp], variability
     )
 
 
-def _chain(curve: Curve, rates: Array, batches: NDArray[np.intp], variability: Variability) -> Chain:
+def _chain(curve: Curve, rates: Array, batches: NDArray[np.intp], arrivals: Array, service: float) -> Chain:
     """Weights in the logarithm, from the state of most weight; a cell of states has the weight of its middle each."""
     log_rate = np.log(rates)[None, :, None]
-    step = (log_rate - np.log(curve.rate_between)[:, None, :]) * (2.0 / (1.0 + variability.arrivals))
+    step = (log_rate - np.log(curve.rate_between)[:, None, :]) * (2.0 / (1.0 + arrivals))
     level = np.cumsum(step * curve.widths, axis=-1)
     log_mass = np.log(curve.widths) + level - step * (curve.widths - 1) / 2
     peak = np.maximum(log_mass.max(axis=-1, keepdims=True), 0.0)
     mass, empty = np.exp(log_mass - peak), np.exp(-peak)
     limit = np.exp(level - peak)[..., batches]
-    spread = max(1e-3, (variability.arrivals + variability.service) / 2)
+    spread = np.maximum(1e-3, (arrivals + service) / 2)
     over = log_rate - np.log(curve.rate[:, None, batches])
     ratio = np.exp(np.minimum(over, -1e-9) / spread)
     tail = limit * ratio / (1 - ratio)

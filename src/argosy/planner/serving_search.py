@@ -210,7 +210,8 @@ def evaluate(engine: Engine, question: ServingQuestion) -> Grid | None:
         traffic.requests_per_s, capacity, engine.offer.most_devices(question.max_devices) / plan.devices
     )
     round_tokens = 1.0 if engine.speculation is None else engine.speculation.tokens
-    loop = open_loop(curve, traffic.requests_per_s / replicas, batches, variability_of(traffic, round_tokens))
+    variability = variability_of(traffic, round_tokens)
+    loop = open_loop(curve, traffic.requests_per_s / replicas, batches, variability, replicas=replicas)
     allowed = np.array([[batch <= limits[index] for batch in wanted] for index in kept])[:, None, :]
     allowed = np.broadcast_to(allowed, loop.stable.shape)
     ttft, tpot = misses(loop, question.slo)
