@@ -75,7 +75,7 @@ def test_an_unknown_setting_names_the_nearest_known_one():
 @pytest.mark.parametrize(
     ("settings", "tokens"),
     [
-        ({}, 512),
+        ({}, 256),
         ({"device": "cuda"}, 8192),
         ({"max_num_seqs": 1000}, 1000),
         ({"max_num_batched_tokens": 100}, 100),

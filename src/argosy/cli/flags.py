@@ -101,7 +101,7 @@ MaxModelLen = Annotated[
 MaxNumSeqs = Annotated[int, _option("Limits", "Sequences running at once.", "--max-num-seqs")]
 MaxNumBatchedTokens = Annotated[
     int | None,
-    _option("Limits", "Token budget of one step.", "--max-num-batched-tokens", default="512 on a CPU, else 8192"),
+    _option("Limits", "Token budget of one step.", "--max-num-batched-tokens", default="256 on a CPU, else 8192"),
 ]
 MaxWaiting = Annotated[int, _option("Limits", "Requests that may wait; one more gets 429.", "--max-waiting")]
 KvCacheMemory = Annotated[

@@ -43,7 +43,7 @@ class EngineArgs:
         threads: CPU threads that torch computes with, in the whole process; None leaves torch's choice.
         max_model_len: longest sequence in tokens, prompt and output; None is the model's own limit. Capped to the KV pool.
         max_num_seqs: sequences running at once.
-        max_num_batched_tokens: token budget of one step; None is 512 on a CPU, where a step of more would hold up those who
+        max_num_batched_tokens: token budget of one step; None is 256 on a CPU, where a step of more would hold up those who
             decode for seconds, and 8192 elsewhere; at least `max_num_seqs`.
         block_size: tokens per KV block.
         kv_cache_memory_bytes: size of the KV pool; None lets `kv_sizing` choose.
@@ -143,7 +143,7 @@ class EngineArgs:
         """The token budget of one step, resolved."""
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
-        return max(512 if self.device == "cpu" else 8192, self.max_num_seqs)
+        return max(256 if self.device == "cpu" else 8192, self.max_num_seqs)
 
     def scheduler_config(self, *, num_blocks: int, max_model_len: int, kv_dtype: str) -> SchedulerConfig:
         """The scheduler's part, with what the model and the memory decided.
