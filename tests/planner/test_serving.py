@@ -95,11 +95,20 @@ def test_next_best_says_why_it_is_worse_in_figures(ask):
     assert any(character.isdigit() for character in second.worse_because)
 
 
+def test_step_times_are_those_fitted_for_the_engine_on_the_device(ask):
+    fitted = ask(constants=None)
+    assert fitted.constants_on("H100 SXM").grade is Grade.FITTED
+    assert ask(constants=None, engine="sglang").constants_on("H100 SXM") != fitted.constants_on("H100 SXM")
+    assert plan_serving(fitted).best.latency != plan_serving(ask()).best.latency
+    with pytest.raises(ConfigError, match="unknown serving engine 'vlm'; known near it: vllm"):
+        ask(engine="vlm")
+
+
 def test_grades_are_no_better_than_prices_and_constants(ask):
     question = ask(devices=(DeviceOffer("H100 SXM"),))
     plan = plan_serving(question).best
     order = list(Grade)
-    assert order.index(plan.grades["latency"]) >= order.index(question.constants.grade)
+    assert order.index(plan.grades["latency"]) >= order.index(question.constants_on("H100 SXM").grade)
     assert order.index(plan.grades["price per token"]) >= order.index(plan.grades["latency"])
     assert set(plan.grades) == {"memory", "latency", "throughput", "price per hour", "price per token", "energy"}
 

@@ -25,6 +25,7 @@ def compare(
     output_tokens: flags.OutputTokens = 300,
     weights: flags.OneWeights = "bf16",
     kv: flags.OneKv = "bf16",
+    engine: flags.Engine = "vllm",
     term: flags.PriceTerm = "on-demand",
     region: flags.PriceRegion = None,
     as_json: flags.AsJson = False,
@@ -44,6 +45,7 @@ def compare(
             output_tokens=flags.required("--output-tokens", output_tokens),
             weights=questions.weight_format(weights),
             kv=questions.kv_type(kv),
+            engine=engine,
         )
     if html is not None:
         from argosy.planner.compare_report import compare_report

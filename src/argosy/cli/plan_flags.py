@@ -212,6 +212,11 @@ ExpertImbalance = Annotated[
     float, _option("Search", "Work of the busiest expert rank over the mean, minus 1.", "--expert-imbalance")
 ]
 
+Engine = Annotated[
+    str,
+    _option("Search", "Whose measured step times to plan with: vllm, sglang or trtllm.", "--engine"),
+]
+
 TrainTokens = Annotated[int | None, _option("Run", "Tokens to train on, such as 2T.", "--tokens", parse_count, metavar="N")]
 BatchTokens = Annotated[
     int, _option("Run", "Tokens of an optimizer step.", "--batch-tokens", parse_count, shown="4Mi", metavar="N")

@@ -59,6 +59,7 @@ def serve(
     draft: flags.Draft = None,
     acceptance: flags.Acceptance = None,
     drafts: flags.Drafts = None,
+    engine: flags.Engine = "vllm",
     expert_imbalance: flags.ExpertImbalance = 0.0,
     top: flags.Top = 5,
     explain: flags.Explain = False,
@@ -102,6 +103,7 @@ def serve(
             draft=questions.draft_model(draft, acceptance, drafts),
             max_usd_per_h=max_usd_per_hour,
             max_devices=max_gpus,
+            engine=engine,
             expert_imbalance=expert_imbalance,
             top=top,
         )

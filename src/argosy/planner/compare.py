@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from argosy.cost.calibration_file import constants_for
 from argosy.cost.device import Precision
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.quantity import Grade, worst_grade
+from argosy.cost.serving_engines import find_engine
 from argosy.cost.serving_time import ClosedLoop, closed_loop, prefill_time
 from argosy.cost.step_time import Binding
 from argosy.errors import ConfigError
@@ -69,16 +71,20 @@ def compare(
     output_tokens: int,
     weights: WeightFormat = WeightFormat.BASE,
     kv: Precision | None = None,
+    engine: str = "vllm",
 ) -> Comparison:
-    """Compare devices for `model`, each at the fewest devices that hold it.
+    """Compare devices for `model`, each at the fewest devices that hold it, as `engine` was measured to run.
 
     Raises:
         ConfigError: an unknown name, no price, or lengths below one token.
     """
+    find_engine(engine)
     spec, model_grade = find_spec(model)
     rows = []
     for offer in offers:
-        case = Case(spec, resolve(offer), Lengths.fixed(prompt_tokens), Lengths.fixed(output_tokens))
+        resolved = resolve(offer)
+        constants = constants_for(resolved.device.name, engine)
+        case = Case(spec, resolved, Lengths.fixed(prompt_tokens), Lengths.fixed(output_tokens), constants)
         rows.append(_compared(case, weights, kv, model_grade))
     if not rows:
         raise ConfigError("devices must name at least one candidate")

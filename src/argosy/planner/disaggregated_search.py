@@ -265,7 +265,7 @@ def _pair(worker: PrefillWorker, decoder: DecodePool, question: ServingQuestion,
         link = transfer_link(engine, decoder.engine, used + int(replicas) * engine.devices)
         if queue is None or link is None:
             continue
-        bandwidth = link.bandwidth.value * question.constants.link_efficiency
+        bandwidth = link.bandwidth.value * question.constants_on(engine.offer.device.name).link_efficiency
         moving_s = transfer_s(moved, bandwidth, shards=shards, latency_s=link.latency.value)
         pair = PoolPair(queue, decoder, moving_s, moved)
         if all(

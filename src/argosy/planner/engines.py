@@ -158,10 +158,10 @@ def _of_body(question: ServingQuestion, offer: Offer, body: _Body) -> Iterator[E
     if not fitting:
         yield _misfit(next(iter(memories.values())), body, offer, tokens)
         return
-    model = StepTimeModel(body.deployment, offer.device, offer.topology, question.constants)
+    model = StepTimeModel(body.deployment, offer.device, offer.topology, question.constants_on(offer.device.name))
     speculations: tuple[Speculation | None, ...] = (None,)
     if body.draft is not None and question.draft is not None:
-        small = StepTimeModel(body.draft, offer.device, offer.topology, question.constants)
+        small = StepTimeModel(body.draft, offer.device, offer.topology, question.constants_on(offer.device.name))
         speculations = tuple(Speculation(small, k, question.draft.acceptance) for k in question.draft.drafts)
     cachings = question.space.prefix_caching if question.traffic.prefix.share > 0 else (False,)
     for speculation in speculations:

@@ -61,10 +61,9 @@ class Case:
             ConfigError: an unknown name or price.
         """
         spec, _ = find_spec(question.model)
-        traffic = question.traffic
-        return cls(
-            spec, resolve(question.devices[offer]), traffic.prompt, traffic.output, question.constants, question.memory
-        )
+        traffic, resolved = question.traffic, resolve(question.devices[offer])
+        constants = question.constants_on(resolved.device.name)
+        return cls(spec, resolved, traffic.prompt, traffic.output, constants, question.memory)
 
     @property
     def context(self) -> float:

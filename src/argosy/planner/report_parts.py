@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from argosy.cost.device import Device, Precision
 from argosy.cost.efficiency import Constants
@@ -88,7 +88,7 @@ def memory_bars(bars: Sequence[Bar]) -> Html:
     return page.figure(svg, "Bytes on the fullest device of each.", page.key(names))
 
 
-def provenance(offers: Iterable[Offer], constants: Constants) -> Html:
+def provenance(offers: Iterable[Offer], constants_on: Callable[[str], Constants]) -> Html:
     """Every number of the devices, prices and constants that the figures stand on, with its source."""
     rows: list[tuple[str, str, str, str, str]] = []
     for offer in offers:
@@ -103,11 +103,14 @@ def provenance(offers: Iterable[Offer], constants: Constants) -> Html:
         price, oldest = offer.price, offer.price.oldest or "–"
         span = f"{price.low_usd_per_h:g} to {price.high_usd_per_h:g} $/h"
         origin = "catalogue, all known sellers" if offer.price.oldest else "as stated"
+        constants = constants_on(device.name)
+        grade = f"{GRADE_MARKS[constants.grade]} {GRADE_MEANINGS[constants.grade]}"
+        rows.append(
+            (f"{device.name}: efficiencies", _fit(constants), grade, constants.source, constants.as_of or "–"),
+        )
         rows.append(
             (f"{device.name}: price", span, f"{GRADE_MARKS[price.grade]} {GRADE_MEANINGS[price.grade]}", origin, oldest)
         )
-    grade = f"{GRADE_MARKS[constants.grade]} {GRADE_MEANINGS[constants.grade]}"
-    rows.append(("efficiencies and overheads", _fit(constants), grade, constants.source, constants.as_of or "–"))
     return Html(
         page.table(("quantity", "value", "grade", "source", "as of"), rows) + page.paragraph(grade_legend(), "quiet")
     )

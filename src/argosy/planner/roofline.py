@@ -107,7 +107,7 @@ def _points(
     ops = ops_of_step(deployment, forward_templates(deployment), step)
     merged: dict[str, list[tuple[Op, float, Binding]]] = {}
     for op in ops:
-        seconds, overhead, binding = op_time(op, offer.device, offer.topology, question.constants)
+        seconds, overhead, binding = op_time(op, offer.device, offer.topology, question.constants_on(offer.device.name))
         bound = binding if seconds >= overhead else Binding.OVERHEAD
         merged.setdefault(op.name, []).append((op, op.repeats * (seconds + overhead), bound))
     total = sum(seconds for entries in merged.values() for _, seconds, _ in entries)

@@ -261,7 +261,8 @@ def grades_of(offers: Iterable[Offer], question: ServingQuestion, model: Grade) 
     rates += [peak.grade for device in devices for peak in device.peak.values()]
     links = [link for offer in offers for link in (offer.topology.scale_up, offer.topology.scale_out) if link is not None]
     rates += [quantity.grade for link in links for quantity in (link.bandwidth, link.latency)]
-    latency = worst_grade([model, question.constants.grade, *rates])
+    fits = [question.constants_on(device.name).grade for device in devices]
+    latency = worst_grade([model, *fits, *rates])
     power = [device.power.grade for device in devices if device.power is not None]
     return {
         "memory": worst_grade(memory),
@@ -277,7 +278,7 @@ def notes_of(candidate: Candidate, question: ServingQuestion, estimate: ServingE
     """What the figures do not say by themselves."""
     engine, notes = candidate.grid.engine, []
     traffic = question.traffic
-    outside = question.constants.extrapolates(
+    outside = question.constants_on(engine.offer.device.name).extrapolates(
         tokens=estimate.step_tokens,
         context=traffic.prompt.mean + traffic.output.mean / 2,
         concurrency=float(estimate.running),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from argosy.cost.calibration_file import constants_for
 from argosy.cost.checks import fraction, positive
 from argosy.cost.device import Precision
 from argosy.cost.efficiency import Constants
 from argosy.cost.model_spec import ModelSpec
+from argosy.cost.serving_engines import find_engine
 from argosy.cost.serving_memory import MemoryConstants
 from argosy.errors import ConfigError
 from argosy.planner.formats import WeightFormat
@@ -118,6 +120,8 @@ class ServingQuestion:
     Attributes:
         model: catalogue name, path of a config.json or GGUF file, or a shape.
         max_usd_per_h: budget at the high end of prices; max_devices: of all pools together.
+        engine: serving engine whose measured step times stand behind the figures ("vllm", "sglang" or "trtllm"), and
+        constants: in place of those fitted for the engine on each device.
         expert_imbalance: work of the busiest expert rank over the mean, minus 1.
         top: how many plans to return per ranking.
     """
@@ -131,12 +135,14 @@ class ServingQuestion:
     max_usd_per_h: float | None = None
     max_devices: int | None = None
     expert_imbalance: float = 0.0
-    constants: Constants = field(default_factory=Constants)
+    engine: str = "vllm"
+    constants: Constants | None = None
     memory: MemoryConstants = field(default_factory=MemoryConstants)
     top: int = 5
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the field that is impossible."""
+        find_engine(self.engine)
         if not self.devices:
             raise ConfigError("devices must name at least one candidate")
         if self.max_usd_per_h is not None:
@@ -149,3 +155,7 @@ class ServingQuestion:
             raise ConfigError(f"expert_imbalance must be finite and not negative, got {self.expert_imbalance}")
         if self.slo.tpot and self.traffic.output.tokens == 1:
             raise ConfigError("tpot is undefined for outputs of one token; leave its target out")
+
+    def constants_on(self, device: str) -> Constants:
+        """The constants that step times on a device of the catalogue are charged with."""
+        return self.constants or constants_for(device, self.engine)

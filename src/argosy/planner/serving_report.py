@@ -33,7 +33,7 @@ def serving_report(question: ServingQuestion, answer: ServingAnswer) -> str:
     if answer.pareto:
         parts.append(_pareto(answer))
     parts.append(page.section("Assumptions", page.bullets(_assumptions(question))))
-    parts.append(page.section("Sources", provenance(map(resolve, question.devices), question.constants)))
+    parts.append(page.section("Sources", provenance(map(resolve, question.devices), question.constants_on)))
     return page.page(f"Serving {answer.model}", *parts)
 
 

@@ -40,7 +40,7 @@ def training_report(question: TrainingQuestion, answer: TrainingAnswer) -> str:
             page.section("Memory", memory_bars(bars)),
             page.section("Assumptions", page.bullets(answer.best.notes)),
         ]
-    parts.append(page.section("Sources", provenance(map(resolve, question.devices), question.constants)))
+    parts.append(page.section("Sources", provenance(map(resolve, question.devices), lambda _device: question.constants)))
     return page.page(f"Training {answer.model}", *parts)
 
 
