@@ -106,6 +106,22 @@ def test_gradient_reduction_hides_behind_backward_at_most_for_as_long_as_that_ta
     assert hidden.step_s < plain.step_s
 
 
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.ZB_H1])
+def test_scattered_gradients_hide_behind_the_whole_backward_pass_unless_it_is_split(schedule):
+    plan = TrainingPlan(ParallelPlan(pipeline=4, data=2), 512, micro_batches=8, schedule=schedule, zero=ZeroStage.GRADIENTS)
+    bare = dataclasses.replace(plan, zero=ZeroStage.OPTIMIZER)  # no scatter per micro-batch
+    plain, hidden, work = (
+        training_step_time(LLAMA, chosen, H100, NODE, PERFECT, overlap=overlap).passes
+        for chosen, overlap in ((plan, None), (plan, Overlap(data=1.0)), (bare, None))
+    )
+    scatter_s = plain.backward_weight_s - work.backward_weight_s
+    backward_s = work.backward_input_s + work.backward_weight_s
+    behind_s = work.backward_weight_s if schedule is Schedule.ZB_H1 else backward_s
+    assert work.backward_weight_s < scatter_s < backward_s
+    assert plain.micro_batch_s - hidden.micro_batch_s == pytest.approx(min(scatter_s, behind_s))
+    assert hidden.backward_input_s == work.backward_input_s
+
+
 def test_tokens_days_and_rate_follow_from_the_step():
     plan = TrainingPlan(ParallelPlan(data=8), 8192, micro_batch=1, micro_batches=4, zero=ZeroStage.OPTIMIZER)
     time = training_step_time(LLAMA, plan, H100, NODE, Constants())

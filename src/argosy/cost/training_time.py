@@ -14,7 +14,7 @@ from argosy.cost.model_spec import ModelSpec
 from argosy.cost.op import CollectiveKind, Op
 from argosy.cost.parallel import Precisions
 from argosy.cost.pipeline import PassTimes, PipelineRun, run_pipeline
-from argosy.cost.pipeline_schedules import pipeline_program
+from argosy.cost.pipeline_schedules import Schedule, pipeline_program
 from argosy.cost.step_time import op_time
 from argosy.cost.training_ops import TrainingOps, training_ops
 from argosy.cost.training_plan import TrainingPlan
@@ -82,6 +82,14 @@ class _Seconds:
     data_communication: float = 0.0
     transfer: float = 0.0
 
+    def __add__(self, other: _Seconds) -> _Seconds:
+        return _Seconds(
+            self.work + other.work,
+            self.layer_communication + other.layer_communication,
+            self.data_communication + other.data_communication,
+            max(self.transfer, other.transfer),
+        )
+
     def total(self, overlap: Overlap) -> float:
         """Communication hides behind work as far as stated and as far as there is work."""
         hidden = overlap.layers * self.layer_communication + overlap.data * self.data_communication
@@ -115,8 +123,13 @@ def stage_pass_times(
     overlap: Overlap,
     *,
     decoder_layers: int = 0,
+    split_backward: bool = False,
 ) -> PassTimes:
     """Forward, input-gradient (with what is computed again) and weight-gradient seconds of one micro-batch on `stage`.
+
+    Args:
+        split_backward: the schedule runs weight gradients apart, so communication of theirs hides behind them alone; else
+            both are one pass, and what hides behind its computation is taken off the weight gradients' seconds.
 
     Raises:
         ConfigError: the device lacks a precision, or ranks are not connected.
@@ -124,11 +137,13 @@ def stage_pass_times(
     forward = _seconds(ops.forward, stage, device, topology, constants)
     inputs = _seconds((*ops.recompute, *ops.backward_input), stage, device, topology, constants)
     weights = _seconds(ops.backward_weight, stage, device, topology, constants)
+    inputs_s = inputs.total(overlap)
+    weights_s = weights.total(overlap) if split_backward else (inputs + weights).total(overlap) - inputs_s
     layer_s = decoder_layers * constants.layer_s
     return PassTimes(
         forward_s=forward.total(overlap) + layer_s,
-        backward_input_s=inputs.total(overlap) + layer_s,
-        backward_weight_s=weights.total(overlap) + layer_s,
+        backward_input_s=inputs_s + layer_s,
+        backward_weight_s=weights_s + layer_s,
         transfer_s=max(forward.transfer, inputs.transfer),
     )
 
@@ -158,8 +173,9 @@ def training_step_time(
     ops = training_ops(spec, plan, chosen)
     stages = plan.parallel.pipeline
     per_stage = -(-spec.num_layers // stages)
+    split = plan.schedule in (Schedule.ZB_H1, Schedule.ZB_V)
     times = [
-        stage_pass_times(ops, stage, device, topology, constants, stated, decoder_layers=per_stage)
+        stage_pass_times(ops, stage, device, topology, constants, stated, decoder_layers=per_stage, split_backward=split)
         for stage in range(stages)
     ]
     slowest = PassTimes(
