@@ -486,8 +486,7 @@ def training_questions() -> tuple[Question, ...]:
             paper,
             MEASURED,
             step_405b_s,
-            "mlsysim assumes half the peak, near what the run reached; "
-            "Argosy hides the gradient scatter of a micro-batch behind its weight pass alone",
+            "mlsysim takes half the peak as reached; Argosy adds up ops, bubble and what communication does not hide",
         ),
     )
 
