@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import psutil
@@ -25,11 +26,16 @@ def free_port() -> int:
 
 @dataclass
 class ServerProcess:
-    """A running server; `url` has no path. `log` collects what it printed once it has ended."""
+    """A running server; `url` has no path. It prints to a file: a pipe that nobody reads would stop it when full."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     url: str
-    log: list[str] = field(default_factory=list)
+    printed: Path
+
+    @property
+    def log(self) -> str:
+        """What it has printed."""
+        return self.printed.read_text()
 
     def rss_bytes(self) -> int:
         return psutil.Process(self.process.pid).memory_info().rss
@@ -45,29 +51,27 @@ class ServerProcess:
         """SIGTERM, wait, return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(ValueError):
-            out, _ = self.process.communicate(timeout=60)
-            self.log.append(out or "")
-        return self.process.returncode
+        return self.process.wait(timeout=60)
 
 
 @pytest.fixture(scope="session")
-def serve() -> Callable[..., contextlib.AbstractContextManager[ServerProcess]]:
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., contextlib.AbstractContextManager[ServerProcess]]:
     """`with serve(model, *flags) as server:` starts `argosy serve` and stops it at the end."""
-    return _serve
+    return lambda model, *flags: _serve(model, *flags, printed=tmp_path_factory.mktemp("serve") / "log")
 
 
 @contextlib.contextmanager
-def _serve(model: str, *flags: str, ready_within_s: float = 120.0) -> Iterator[ServerProcess]:
+def _serve(model: str, *flags: str, printed: Path, ready_within_s: float = 120.0) -> Iterator[ServerProcess]:
     """Start the server on a free port, wait until it is ready, stop it at the end."""
     port = free_port()
     command = [sys.executable, "-m", "argosy", "serve", model, "--port", str(port), "--threads", "1", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    server = ServerProcess(process, f"http://127.0.0.1:{port}")
+    with printed.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+    server = ServerProcess(process, f"http://127.0.0.1:{port}", printed)
     try:
         deadline = time.monotonic() + ready_within_s
         while True:
-            assert process.poll() is None, f"the server ended: {process.communicate()[0]}"
+            assert process.poll() is None, f"the server ended: {server.log}"
             with contextlib.suppress(httpx.HTTPError):
                 if httpx.get(f"{server.url}/health/ready", timeout=2).status_code == 200:
                     break

@@ -64,7 +64,7 @@ def served(serve: Any) -> Iterator[tuple[Any, Iterator[int]]]:
     with serve(MODEL, *FLAGS) as server:
         yield server, count(2000)
         server.stop()
-        assert "Traceback" not in "".join(server.log)
+        assert "Traceback" not in server.log
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def limited(request: pytest.FixtureRequest, serve: Any) -> Iterator[Limited]:
         idle = {"vllm:num_requests_running": 0, "vllm:num_requests_waiting": 0, "vllm:kv_cache_usage_perc": 0}
         assert {name: server.metric(name) for name in idle} == idle
         server.stop()
-        assert "Traceback" not in "".join(server.log)
+        assert "Traceback" not in server.log
 
 
 def test_the_limit_is_told(limited: Limited) -> None:
