@@ -95,6 +95,16 @@ def test_next_best_says_why_it_is_worse_in_figures(ask):
     assert any(character.isdigit() for character in second.worse_because)
 
 
+def test_links_count_in_a_grade_only_where_something_crosses_them(ask):
+    space = SearchSpace(tensor=(1, 2), pipeline=(1,), chunk_tokens=(512,), disaggregate=False)
+    plans = plan_serving(ask(space=space, constants=None, devices=(DeviceOffer("H100 SXM"),), top=20)).plans
+    order = list(Grade)
+    alone, linked = ([p for p in plans if (p.pools[0].tensor > 1) is wide] for wide in (False, True))
+    assert alone
+    assert linked
+    assert order.index(alone[0].grades["latency"]) < order.index(linked[0].grades["latency"])
+
+
 def test_step_times_are_those_fitted_for_the_engine_on_the_device(ask):
     fitted = ask(constants=None)
     assert fitted.constants_on("H100 SXM").grade is Grade.FITTED

@@ -68,7 +68,7 @@ def disaggregated_plan(pair: PoolPair, question: ServingQuestion, model_grade: G
         energy=energy_of(priced, traffic),
         kv_cliff=_kv_cliff(pair, question),
         binding=_binding(pair, question),
-        grades=grades_of((worker.engine.offer, decode.engine.offer), question, model_grade),
+        grades=grades_of((worker.engine, decode.engine), question, model_grade),
         notes=(f"KV of a prompt, {pair.transfer_bytes / 1e9:.3g} GB, moves in {pair.transfer_s * 1e3:.3g} ms",),
     )
 

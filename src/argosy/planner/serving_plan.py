@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from argosy.cost.model_arithmetic import kv_bytes_per_token
 from argosy.cost.quantity import Grade, worst_grade
@@ -56,7 +56,7 @@ def serving_plan(candidate: Candidate, question: ServingQuestion, model_grade: G
         energy=energy_of(((engine.offer, pool.devices),), traffic),
         kv_cliff=_kv_cliff(candidate, traffic),
         binding=Binding(STEP_PARTS[estimate.binds], step_shares(estimate), limit_of(candidate)),
-        grades=grades_of((engine.offer,), question, model_grade),
+        grades=grades_of((engine,), question, model_grade),
         notes=notes_of(candidate, question, estimate),
     )
 
@@ -251,15 +251,20 @@ def _limit_at_full_batch(candidate: Candidate) -> str:
     return "KV capacity" if growing and grid.curve.states[at] >= candidate.admission.sequences else "throughput"
 
 
-def grades_of(offers: Iterable[Offer], question: ServingQuestion, model: Grade) -> Mapping[str, Grade]:
-    """How far each group of figures may be trusted: no further than the worst value in it."""
+def grades_of(engines: Sequence[Engine], question: ServingQuestion, model: Grade) -> Mapping[str, Grade]:
+    """How far each group of figures may be trusted: no further than the worst value in it.
+
+    Links count where something crosses them: within a replica of several devices, or between two pools.
+    """
+    offers = [engine.offer for engine in engines]
     devices = [offer.device for offer in offers]
     prices = [offer.price.grade for offer in offers]
     memory = [model, *(device.memory.grade for device in devices)]
     memory += [question.memory.runtime.grade, question.memory.communication_group.grade]
     rates = [device.memory_bandwidth.grade for device in devices]
-    rates += [peak.grade for device in devices for peak in device.peak.values()]
-    links = [link for offer in offers for link in (offer.topology.scale_up, offer.topology.scale_out) if link is not None]
+    rates += [e.offer.device.peak[e.deployment.precisions.compute].grade for e in engines]
+    crossed = [e.offer for e in engines if e.deployment.plan.devices > 1 or len(engines) > 1]
+    links = [link for offer in crossed for link in (offer.topology.scale_up, offer.topology.scale_out) if link is not None]
     rates += [quantity.grade for link in links for quantity in (link.bandwidth, link.latency)]
     fits = [question.constants_on(device.name).grade for device in devices]
     latency = worst_grade([model, *fits, *rates])
