@@ -1,4 +1,4 @@
-"""The whole engine on SmolLM2-135M-Instruct, against transformers and against itself."""
+"""The whole engine on the real models, against transformers and against itself."""
 
 from __future__ import annotations
 
@@ -64,6 +64,22 @@ def make_llm(loaded):
 
 def ids_of(outputs) -> list[tuple[int, ...]]:
     return [c.token_ids for o in outputs for c in o.completions]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
+def test_greedy_text_is_that_of_transformers(name, transformers_reference):
+    """Every token must be the arg max of transformers' logits after the same tokens, which by induction is its own text."""
+    reference = transformers_reference(name)
+    with LLM(name, dtype="float32", max_model_len=256, num_blocks_override=512) as llm:
+        outputs = llm.generate(PROMPTS, SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True))
+        for output in outputs:
+            prompt, generated = list(output.prompt_token_ids), list(output.completions[0].token_ids)
+            assert len(generated) == 64
+            with torch.inference_mode():
+                logits = reference(torch.tensor([prompt + generated])).logits[0]
+            assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == generated, output.prompt
+            assert output.completions[0].text == llm.tokenizer.decode(generated)
 
 
 def test_logprobs_are_those_of_transformers(make_llm, transformers_reference):
