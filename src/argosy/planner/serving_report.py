@@ -52,7 +52,7 @@ def _plans(question: ServingQuestion, answer: ServingAnswer, best: ServingPlan) 
 def _cards(plan: ServingPlan) -> Html:
     per_h, tokens = plan.cost.per_h, plan.cost.per_million_tokens
     figures = [
-        ("first plan", f"{plan.devices} devices"),
+        ("first plan", f"{plan.devices} device{'s' * (plan.devices > 1)}"),
         ("per hour", marked(usd_range(per_h.low, per_h.high), plan.grades["price per hour"])),
         ("per 1M output tokens", marked(usd_range(tokens.low, tokens.high), plan.grades["price per token"])),
         ("mean TTFT", marked(seconds(plan.latency.ttft_mean_s), plan.grades["latency"])),
