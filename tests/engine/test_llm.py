@@ -154,6 +154,24 @@ def test_an_unknown_setting_is_refused_before_the_model_is_looked_for():
         LLM("no such model", max_num_seq=4)
 
 
+@pytest.mark.parametrize(
+    ("given", "share", "tokens"),
+    [
+        ({}, 1.0, 2048),
+        ({"max_num_seqs": 3000}, 1.0, 3000),
+        ({"max_num_batched_tokens": 100}, 1.0, 100),
+        ({"prefill_share": 0.25}, 0.25, 2048),
+        ({"device": "cuda"}, 1.0, 8192),
+    ],
+)
+def test_prompts_may_fill_whole_steps_unless_the_settings_say_otherwise(monkeypatch, given, share, tokens):
+    seen = []
+    monkeypatch.setattr("argosy.engine.llm.build_parts", lambda args, **_: seen.append(args))
+    monkeypatch.setattr(LLM, "_take_parts", lambda self, parts: None)
+    LLM("m", **given)
+    assert (seen[0].prefill_share, seen[0].step_budget_tokens) == (share, tokens)
+
+
 def test_the_package_offers_it_lazily():
     code = (
         "import sys, argosy; assert 'torch' not in sys.modules and 'argosy.engine' not in sys.modules;"

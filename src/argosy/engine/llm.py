@@ -23,6 +23,8 @@ from argosy.models.cache import Progress
 from argosy.models.loaded import Tokenizer
 from argosy.observe.stats import StatsSink
 
+OFFLINE_STEP_TOKENS = 2048
+
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
@@ -34,7 +36,8 @@ class LLM:
         model: as `EngineArgs.model`.
         progress: called while the model is fetched.
         sink: receives the engine's numbers.
-        engine_args: the other settings of `EngineArgs`.
+        engine_args: the other settings of `EngineArgs`. Where they say nothing, prompts may fill whole steps of
+            `OFFLINE_STEP_TOKENS`, since nobody waits for a next token.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
@@ -44,7 +47,7 @@ class LLM:
     def __init__(
         self, model: str, *, progress: Progress | None = None, sink: StatsSink | None = None, **engine_args: Any
     ) -> None:
-        args = EngineArgs.from_mapping({"model": model, **engine_args})
+        args = EngineArgs.from_mapping({"model": model, **_offline_defaults(engine_args), **engine_args})
         self._take_parts(build_parts(args, progress=progress, sink=sink))
 
     @classmethod
@@ -230,3 +233,12 @@ def _request_output(request: Request, prompt: str | None, pending: Mapping[int, 
         ),
         num_cached_tokens=joined[0].num_cached_tokens,
     )
+
+
+def _offline_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A prompt chunked beside decoding keeps the batch small for longer; here that only costs throughput."""
+    if "max_num_batched_tokens" in given or str(given.get("device", "cpu")) != "cpu":
+        return {"prefill_share": 1.0}
+    num_seqs = given.get("max_num_seqs")
+    at_least = num_seqs if isinstance(num_seqs, int) else 1
+    return {"prefill_share": 1.0, "max_num_batched_tokens": max(OFFLINE_STEP_TOKENS, at_least)}
