@@ -100,6 +100,14 @@ class EngineUnavailable(ArgosyError):
     code = "service_unavailable"
 
 
+class NoReplicaAvailable(ArgosyError):
+    """No replica of the pool may serve the request: none is registered, ready, or fit for it."""
+
+    http_status = 503
+    type = "api_error"
+    code = "service_unavailable"
+
+
 class GenerationFailed(ArgosyError):
     """One request failed inside the engine (e.g. its logits were not finite); others are not affected."""
 
@@ -110,6 +118,19 @@ class GenerationFailed(ArgosyError):
 
 class ConfigError(ArgosyError):
     """A setting of ours (flag, configuration key) is unknown or out of range; the message names it and the remedy."""
+
+
+class TraceFileError(ConfigError):
+    """A file of recorded requests is damaged or of another form; the message names the file and, where one is, the line.
+
+    Attributes:
+        line: number of the wrong line from 1, or None where the fault is the file's.
+    """
+
+    def __init__(self, path: str, what: str, line: int | None = None) -> None:
+        where = "" if line is None else f" line {line}"
+        super().__init__(f"trace {path}{where}: {what}")
+        self.line = line
 
 
 class ModelFileError(ArgosyError):
