@@ -1,0 +1,1 @@
+"""Many replicas: `policies` decides, and the live gateway and the simulator act on what it decides."""
