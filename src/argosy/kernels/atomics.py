@@ -1,0 +1,142 @@
+"""What threads need to agree without a lock: atomic words, calls through addresses, and sleeping on a word.
+
+All are Numba intrinsics on raw addresses, usable in nopython functions without the GIL and kept by Numba's disk cache: they
+name no Python object, and `syscall` and `usleep` are resolved in the C library when the code is loaded.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core.types import Type
+from numba.extending import intrinsic
+
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_POINTER_TO_I32, _POINTER_TO_I64 = ir.PointerType(_I32), ir.PointerType(_I64)
+
+_FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+FUTEX_NUMBER = _FUTEX_NUMBERS.get(platform.machine(), 0) if sys.platform == "linux" else 0
+"""System call number of futex(2), or 0 where threads poll with short sleeps instead."""
+_FUTEX_WAIT_PRIVATE = 128
+_FUTEX_WAKE_PRIVATE = 129
+_LOW_HALF_OFFSET_BYTES = 0 if sys.byteorder == "little" else 4
+_POLL_US = 50
+_EVERYONE = 2**31 - 1
+
+
+@intrinsic
+def load_i64(_context, _address: Type):  # type: ignore[no-untyped-def]
+    """The 64-bit word at `address`; everything written before the store that it sees is seen too (acquire)."""
+    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+        return builder.load_atomic(builder.inttoptr(args[0], _POINTER_TO_I64), "seq_cst", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store_i64(_context, _address: Type, _value: Type):  # type: ignore[no-untyped-def]
+    """Write the 64-bit word at `address`, after everything written before it (sequentially consistent)."""
+    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+        builder.store_atomic(args[1], builder.inttoptr(args[0], _POINTER_TO_I64), "seq_cst", 8)
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def add_i64(_context, _address: Type, _increment: Type):  # type: ignore[no-untyped-def]
+    """Add to the 64-bit word at `address` in one indivisible step; returns what it was before."""
+    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+        return builder.atomic_rmw("add", builder.inttoptr(args[0], _POINTER_TO_I64), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def compare_and_swap_i64(_context, _address: Type, _expected: Type, _desired: Type):  # type: ignore[no-untyped-def]
+    """Replace the 64-bit word at `address` by `desired` if it is `expected`; returns whether it was."""
+    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+        pointer = builder.inttoptr(args[0], _POINTER_TO_I64)
+        return builder.extract_value(builder.cmpxchg(pointer, args[1], args[2], "seq_cst"), 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def peek_i64(_context, _address: Type):  # type: ignore[no-untyped-def]
+    """The 64-bit word at `address`, read plainly."""
+    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+        return builder.load(builder.inttoptr(args[0], _POINTER_TO_I64))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def call_op(_context, _function: Type, _args_address: Type, _begin: Type, _end: Type, _thread: Type):  # type: ignore[no-untyped-def]
+    """Call the C function at `function`: `void op(int64 *args, int64 begin, int64 end, int64 thread)`."""
+    assert function == args_address == begin == end == thread == types.int64
+    op_type = ir.FunctionType(ir.VoidType(), [_POINTER_TO_I64, _I64, _I64, _I64])
+
+    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+        op = builder.inttoptr(args[0], ir.PointerType(op_type))
+        builder.call(op, [builder.inttoptr(args[1], _POINTER_TO_I64), *args[2:]])
+
+    return types.void(*[types.int64] * 5), generate
+
+
+@intrinsic
+def pause(_context):  # type: ignore[no-untyped-def]
+    """Tell the core that this is a spinning loop: saves power and leaves a sibling hardware thread the execution units."""
+
+    def generate(_target, builder, _signature, _args):  # type: ignore[no-untyped-def]
+        hint = {"x86_64": "pause", "AMD64": "pause", "aarch64": "yield", "arm64": "yield"}.get(platform.machine(), "")
+        builder.asm(ir.FunctionType(ir.VoidType(), []), hint, "~{memory}", [], side_effect=True)
+
+    return types.void(), generate
+
+
+@intrinsic
+def _syscall(_context, _number: Type, _address: Type, _operation: Type, _value: Type, _timeout: Type):  # type: ignore[no-untyped-def]
+    """futex(2); `timeout` is the address of a timespec or 0."""
+    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+        name = "syscall"
+        function = builder.module.globals.get(name) or ir.Function(
+            builder.module, ir.FunctionType(_I64, [_I64], var_arg=True), name
+        )
+        zero = ir.Constant(_I64, 0)
+        return builder.call(function, [*args, zero, zero])
+
+    return types.int64(*[types.int64] * 5), generate
+
+
+@intrinsic
+def _usleep(_context, _microseconds: Type):  # type: ignore[no-untyped-def]
+    """usleep(3)."""
+    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+        name = "usleep"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(_I32, [_I32]), name)
+        builder.call(function, [builder.trunc(args[0], _I32)])
+
+    return types.void(types.int64), generate
+
+
+@njit(nogil=True, cache=True)
+def sleep_while(address: int, word: int, timeout_address: int) -> None:
+    """Sleep until the low 32 bits of the 64-bit word at `address` are changed from those of `word` and `wake` is called.
+
+    Returns at once if they differ already, and may return for no reason: the caller looks again. `timeout_address` is that
+    of two 64-bit words, seconds and nanoseconds, or 0 to sleep without end. Without futex(2) it sleeps for a moment.
+    """
+    if FUTEX_NUMBER:
+        _syscall(FUTEX_NUMBER, address + _LOW_HALF_OFFSET_BYTES, _FUTEX_WAIT_PRIVATE, word & 0xFFFFFFFF, timeout_address)
+    else:
+        _usleep(_POLL_US)
+
+
+@njit(nogil=True, cache=True)
+def wake(address: int) -> None:
+    """Wake every thread that sleeps on the word at `address`."""
+    if FUTEX_NUMBER:
+        _syscall(FUTEX_NUMBER, address + _LOW_HALF_OFFSET_BYTES, _FUTEX_WAKE_PRIVATE, _EVERYONE, 0)

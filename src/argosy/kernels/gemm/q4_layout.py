@@ -1,0 +1,101 @@
+"""Layouts of 4-bit weights, and the way there from ggml's blocks and back to floats.
+
+A group is 32 columns of a panel's 16 rows. Its quants are four runs of 64 bytes; run j holds, row after row, columns 4j to
+4j+3 in the low nibbles and 16+4j to 19+4j in the high ones, which are the pairs ggml's bytes hold already:
+
+    run j     | row 0          | row 1          | … | row 15         |
+    low       | 4j  …     4j+3 | 4j  …     4j+3 |   | 4j  …     4j+3 |
+    high      | 16+4j … 19+4j  | 16+4j … 19+4j  |   | 16+4j … 19+4j  |
+
+    Q4_0 group (288 bytes): f16 d[16], quants
+    Q4_1 group (320 bytes): f16 d[16], f16 m[16], quants
+    Q4_K super-group of 256 columns (2368 bytes): f16 d[16], f16 m[16], then 8 x (u8 s[16], u8 t[16], quants)
+
+All are lossless: every scale is kept as stored.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from argosy.kernels.packed import PANEL_ROWS, aligned_empty, num_panels
+
+GROUP = 32
+SUPER_GROUP = 256
+QUANT_BYTES = PANEL_ROWS * GROUP // 2
+"""Bytes of one group's quants."""
+_RUNS = 4
+
+
+def pack_q4_0(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """ggml Q4_0 blocks, uint8 [rows, groups, 18], to panels, uint8 [panels, groups * 288]."""
+    return _pack_plain(blocks, num_scales=1)
+
+
+def pack_q4_1(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """ggml Q4_1 blocks, uint8 [rows, groups, 20], to panels, uint8 [panels, groups * 320]."""
+    return _pack_plain(blocks, num_scales=2)
+
+
+def unpack_q4_0(data: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Panels to f32 [panels * 16, columns]."""
+    (d,), quants = _unpack_plain(data, num_scales=1)
+    return _by_row(d[..., None] * (quants.astype(np.float32) - np.float32(8)))
+
+
+def unpack_q4_1(data: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Panels to f32 [panels * 16, columns]."""
+    (d, m), quants = _unpack_plain(data, num_scales=2)
+    return _by_row(d[..., None] * quants.astype(np.float32) + m[..., None])
+
+
+def _pack_plain(blocks: NDArray[np.uint8], num_scales: int) -> NDArray[np.uint8]:
+    rows, groups, _ = blocks.shape
+    panels, scale_bytes = num_panels(rows), 2 * PANEL_ROWS * num_scales
+    data = aligned_empty((panels, groups * (scale_bytes + QUANT_BYTES)), np.uint8)
+    by_group = data.reshape(panels, groups, -1)
+    tiles = pad_rows(blocks).reshape(panels, PANEL_ROWS, groups, -1)
+    scales = tiles[..., : 2 * num_scales].reshape(panels, PANEL_ROWS, groups, num_scales, 2)
+    by_group[..., :scale_bytes].reshape(panels, groups, num_scales, PANEL_ROWS, 2)[...] = scales.transpose(0, 2, 3, 1, 4)
+    _store_quants(by_group[..., scale_bytes:], tiles[..., 2 * num_scales :])
+    return data
+
+
+def _unpack_plain(
+    data: NDArray[np.uint8], num_scales: int
+) -> tuple[tuple[NDArray[np.float32], ...], NDArray[np.uint8]]:
+    """Scales as f32 [panels, groups, 16] each, quants as uint8 [panels, groups, 16, 32]."""
+    scale_bytes = 2 * PANEL_ROWS * num_scales
+    by_group = data.reshape(len(data), -1, scale_bytes + QUANT_BYTES)
+    scales = np.ascontiguousarray(by_group[..., :scale_bytes]).view(np.float16).astype(np.float32)
+    return tuple(np.split(scales, num_scales, axis=-1)), load_quants(by_group[..., scale_bytes:])
+
+
+def _store_quants(into: NDArray[np.uint8], nibbles: NDArray[np.uint8]) -> None:
+    """Write bytes [panels, 16, groups, 16], each with columns i and 16 + i, to `into` [panels, groups, 256]."""
+    panels, rows, groups, _ = nibbles.shape
+    runs = nibbles.reshape(panels, rows, groups, _RUNS, 4).transpose(0, 2, 3, 1, 4)
+    into[...] = runs.reshape(panels, groups, QUANT_BYTES)
+
+
+def load_quants(quants: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Quants [panels, groups, 256] to their values, uint8 [panels, groups, 16, 32]."""
+    panels, groups, _ = quants.shape
+    runs = quants.reshape(panels, groups, _RUNS, PANEL_ROWS, 4).transpose(0, 1, 3, 2, 4)
+    nibbles = runs.reshape(panels, groups, PANEL_ROWS, GROUP // 2)
+    return np.concatenate([nibbles & 15, nibbles >> 4], axis=-1)
+
+
+def pad_rows(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """`blocks` [rows, ...] with zero rows up to a whole panel; `blocks` itself if there are none to add."""
+    missing = -len(blocks) % PANEL_ROWS
+    if missing == 0:
+        return blocks
+    return np.concatenate([blocks, np.zeros((missing, *blocks.shape[1:]), np.uint8)])
+
+
+def _by_row(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[panels, groups, 16, 32] to [panels * 16, groups * 32]."""
+    panels, groups, rows, width = values.shape
+    return values.transpose(0, 2, 1, 3).reshape(panels * rows, groups * width)
