@@ -1,0 +1,121 @@
+"""Frozen dataclasses from plain mappings, as YAML gives them: strict, with the dotted path of what is wrong.
+
+A field's annotation is its schema: a number, a text, a flag, a dataclass, `X | None`, `tuple[X, ...]`, or a union of
+dataclasses that tell themselves apart by a class variable `kind`. A union whose member has `from_number` also takes a bare
+number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from argosy.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def from_mapping(cls: type[T], value: object, path: str) -> T:
+    """A `cls`, which is a dataclass, from a mapping of its fields.
+
+    Args:
+        path: what the mapping is called in messages, e.g. "workload".
+
+    Raises:
+        ConfigError: not a mapping, a key that is unknown (the nearest known one is named) or missing, a value of another
+            type, or one that `cls` refuses; every message begins with the path of the value.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path} must be a mapping, got {_shown(value)}")
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in value:
+        if key not in fields:
+            raise ConfigError(f"{path} has an unknown key {_shown(key)}: {nearest(str(key), fields)}")
+    hints = get_type_hints(cls)
+    arguments = {key: _typed(hints[key], item, f"{path}.{key}") for key, item in value.items()}
+    for name, field in fields.items():
+        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        if name not in arguments and not optional:
+            raise ConfigError(f"{path} needs {name}")
+    try:
+        return cls(**arguments)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is not known: the nearest one, or all."""
+    names = list(known)
+    near = difflib.get_close_matches(name[:100], names, n=1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+
+
+def _typed(hint: Any, value: object, path: str) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        return _one_of(get_args(hint), value, path)
+    if get_origin(hint) is tuple:
+        return _list(get_args(hint), value, path)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _tagged({hint.kind: hint}, value, path) if hasattr(hint, "kind") else from_mapping(hint, value, path)
+    if hint is float:
+        return _number(value, path)
+    if hint is int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(f"{path} must be a whole number, got {_shown(value)}")
+        return value
+    if not isinstance(value, hint):
+        words = {bool: "true or false", str: "a text"}
+        raise ConfigError(f"{path} must be {words[hint]}, got {_shown(value)}")
+    return value
+
+
+def _one_of(hints: tuple[Any, ...], value: object, path: str) -> Any:
+    if value is None and type(None) in hints:
+        return None
+    rest = tuple(hint for hint in hints if hint is not type(None))
+    kinds = {hint.kind: hint for hint in rest if hasattr(hint, "kind")}
+    if not kinds:
+        return _typed(rest[0], value, path)
+    number = next((hint.from_number for hint in rest if hasattr(hint, "from_number")), None)
+    if number is not None and not isinstance(value, Mapping):
+        try:
+            return number(_number(value, path))
+        except ConfigError as error:
+            raise error if str(error).startswith(path) else ConfigError(f"{path}: {error}") from None
+    return _tagged(kinds, value, path)
+
+
+def _tagged(kinds: dict[str, Any], value: object, path: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path} must be a mapping, got {_shown(value)}")
+    if "kind" not in value:
+        raise ConfigError(f"{path} needs a kind: one of {', '.join(kinds)}")
+    kind = value["kind"]
+    if kind not in kinds:
+        raise ConfigError(f"{path}.kind {_shown(kind)} is unknown: {nearest(str(kind), kinds)}")
+    return from_mapping(kinds[kind], {key: item for key, item in value.items() if key != "kind"}, path)
+
+
+def _list(hints: tuple[Any, ...], value: object, path: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"{path} must be a list, got {_shown(value)}")
+    if hints[-1] is Ellipsis:
+        return tuple(_typed(hints[0], item, f"{path}[{position}]") for position, item in enumerate(value))
+    if len(value) != len(hints):
+        raise ConfigError(f"{path} must be a list of {len(hints)}, got {_shown(value)}")
+    return tuple(_typed(hint, item, f"{path}[{position}]") for position, (hint, item) in enumerate(zip(hints, value)))  # noqa: B905
+
+
+def _number(value: object, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"{path} must be a finite number, got {_shown(value)}")
+    return float(value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
