@@ -26,10 +26,19 @@ _LOW_HALF_OFFSET_BYTES = 0 if sys.byteorder == "little" else 4
 _POLL_US = 50
 _EVERYONE = 2**31 - 1
 
+_PAUSE_X86 = ("llvm.x86.sse2.pause", ())
+_YIELD_ARM = ("llvm.aarch64.hint", (ir.Constant(_I32, 1),))
+_PAUSES = {"x86_64": _PAUSE_X86, "AMD64": _PAUSE_X86, "aarch64": _YIELD_ARM, "arm64": _YIELD_ARM}
+
+
+def _declared(module: ir.Module, name: str, function_type: ir.FunctionType) -> ir.Function:
+    return module.globals.get(name) or ir.Function(module, function_type, name)
+
 
 @intrinsic
 def load_i64(_context, _address: Type):  # type: ignore[no-untyped-def]
     """The 64-bit word at `address`; everything written before the store that it sees is seen too (acquire)."""
+
     def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
         return builder.load_atomic(builder.inttoptr(args[0], _POINTER_TO_I64), "seq_cst", 8)
 
@@ -39,6 +48,7 @@ def load_i64(_context, _address: Type):  # type: ignore[no-untyped-def]
 @intrinsic
 def store_i64(_context, _address: Type, _value: Type):  # type: ignore[no-untyped-def]
     """Write the 64-bit word at `address`, after everything written before it (sequentially consistent)."""
+
     def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
         builder.store_atomic(args[1], builder.inttoptr(args[0], _POINTER_TO_I64), "seq_cst", 8)
 
@@ -48,6 +58,7 @@ def store_i64(_context, _address: Type, _value: Type):  # type: ignore[no-untype
 @intrinsic
 def add_i64(_context, _address: Type, _increment: Type):  # type: ignore[no-untyped-def]
     """Add to the 64-bit word at `address` in one indivisible step; returns what it was before."""
+
     def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
         return builder.atomic_rmw("add", builder.inttoptr(args[0], _POINTER_TO_I64), args[1], "seq_cst")
 
@@ -57,6 +68,7 @@ def add_i64(_context, _address: Type, _increment: Type):  # type: ignore[no-unty
 @intrinsic
 def compare_and_swap_i64(_context, _address: Type, _expected: Type, _desired: Type):  # type: ignore[no-untyped-def]
     """Replace the 64-bit word at `address` by `desired` if it is `expected`; returns whether it was."""
+
     def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
         pointer = builder.inttoptr(args[0], _POINTER_TO_I64)
         return builder.extract_value(builder.cmpxchg(pointer, args[1], args[2], "seq_cst"), 1)
@@ -67,6 +79,7 @@ def compare_and_swap_i64(_context, _address: Type, _expected: Type, _desired: Ty
 @intrinsic
 def peek_i64(_context, _address: Type):  # type: ignore[no-untyped-def]
     """The 64-bit word at `address`, read plainly."""
+
     def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
         return builder.load(builder.inttoptr(args[0], _POINTER_TO_I64))
 
@@ -76,7 +89,6 @@ def peek_i64(_context, _address: Type):  # type: ignore[no-untyped-def]
 @intrinsic
 def call_op(_context, _function: Type, _args_address: Type, _begin: Type, _end: Type, _thread: Type):  # type: ignore[no-untyped-def]
     """Call the C function at `function`: `void op(int64 *args, int64 begin, int64 end, int64 thread)`."""
-    assert function == args_address == begin == end == thread == types.int64
     op_type = ir.FunctionType(ir.VoidType(), [_POINTER_TO_I64, _I64, _I64, _I64])
 
     def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
@@ -91,8 +103,11 @@ def pause(_context):  # type: ignore[no-untyped-def]
     """Tell the core that this is a spinning loop: saves power and leaves a sibling hardware thread the execution units."""
 
     def generate(_target, builder, _signature, _args):  # type: ignore[no-untyped-def]
-        hint = {"x86_64": "pause", "AMD64": "pause", "aarch64": "yield", "arm64": "yield"}.get(platform.machine(), "")
-        builder.asm(ir.FunctionType(ir.VoidType(), []), hint, "~{memory}", [], side_effect=True)
+        name, arguments = _PAUSES.get(platform.machine(), ("", ()))
+        if name:
+            types_of = [argument.type for argument in arguments]
+            function = _declared(builder.module, name, ir.FunctionType(ir.VoidType(), types_of))
+            builder.call(function, arguments)
 
     return types.void(), generate
 
@@ -100,11 +115,9 @@ def pause(_context):  # type: ignore[no-untyped-def]
 @intrinsic
 def _syscall(_context, _number: Type, _address: Type, _operation: Type, _value: Type, _timeout: Type):  # type: ignore[no-untyped-def]
     """futex(2); `timeout` is the address of a timespec or 0."""
+
     def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
-        name = "syscall"
-        function = builder.module.globals.get(name) or ir.Function(
-            builder.module, ir.FunctionType(_I64, [_I64], var_arg=True), name
-        )
+        function = _declared(builder.module, "syscall", ir.FunctionType(_I64, [_I64], var_arg=True))
         zero = ir.Constant(_I64, 0)
         return builder.call(function, [*args, zero, zero])
 
@@ -114,9 +127,9 @@ def _syscall(_context, _number: Type, _address: Type, _operation: Type, _value: 
 @intrinsic
 def _usleep(_context, _microseconds: Type):  # type: ignore[no-untyped-def]
     """usleep(3)."""
+
     def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
-        name = "usleep"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(_I32, [_I32]), name)
+        function = _declared(builder.module, "usleep", ir.FunctionType(_I32, [_I32]))
         builder.call(function, [builder.trunc(args[0], _I32)])
 
     return types.void(types.int64), generate

@@ -63,6 +63,13 @@ class Emitter:
         """`value` to `base` plus byte offsets."""
         self.b.store(value, self.at(base, *offsets), align=align)
 
+    def scratch(self, type_: ir.Type) -> Value:
+        """A pointer to uninitialised room for a `type_` on the stack, for the length of the call."""
+        with self.b.goto_entry_block():
+            room = self.b.alloca(type_)
+        room.type = PTR  # the builder gives it the old, typed kind of pointer, which takes stores of one type only
+        return room
+
     # Lanes.
 
     def splat(self, scalar: Value, lanes: int) -> Value:

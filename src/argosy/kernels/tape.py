@@ -83,9 +83,7 @@ class TapeBuilder:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(
-        self, function: int, args: Sequence[Arg], *, items: int = 0, chunk: int = 1, replicated: bool = False
-    ) -> int:
+    def add(self, function: int, args: Sequence[Arg], *, items: int = 0, chunk: int = 1, replicated: bool = False) -> int:
         """Append an op and return its index.
 
         Args:
@@ -101,9 +99,7 @@ class TapeBuilder:
         assert 0 <= items <= MAX_ITEMS
         head = [function, items, chunk, REPLICATED if replicated else 0]
         padding = [0] * (MAX_ARGS - len(args))
-        self._rows.append(
-            [head + [_word(arg, thread) for arg in args] + padding for thread in range(self._num_threads)]
-        )
+        self._rows.append([head + [_word(arg, thread) for arg in args] + padding for thread in range(self._num_threads)])
         return len(self._rows) - 1
 
     def build(self) -> Tape:

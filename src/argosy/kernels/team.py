@@ -211,7 +211,9 @@ class Team:
         if not self._finalizer.alive:
             raise EngineUnavailable("the threads that run the model have been closed")
         if os.getpid() != self._pid:
-            raise EngineUnavailable("a forked process has no threads to run the model: start it with spawn, or load after the fork")
+            raise EngineUnavailable(
+                "a forked process has no threads to run the model: start it with spawn, or load after the fork"
+            )
         if not self._running.acquire(blocking=False):
             raise EngineUnavailable("a team of threads runs one step at a time")
         try:
