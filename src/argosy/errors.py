@@ -147,3 +147,7 @@ class FetchError(ArgosyError):
 
 class MeasurementError(ArgosyError):
     """A measured value contradicts physics (faster than a peak, a share above 1); the message names what to check."""
+
+
+class SimulationError(ArgosyError):
+    """A simulation cannot go on: a recording ends or contradicts the run, or what is simulated breaks a law it must keep."""

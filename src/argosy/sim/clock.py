@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class VirtualClock:
-    """Simulated seconds since the start, as `engine.core.clock.Clock`. Moved by the event loop only; never runs backwards."""
+    """Simulated seconds since the start, as `engine.core.clock.Clock`; moved by the event loop only, and never backwards."""
 
     def __init__(self) -> None:
         self._now_s = 0.0

@@ -98,6 +98,16 @@ class Scheduler:
         return self._roster.num_waiting_requests
 
     @property
+    def num_steps(self) -> int:
+        """Steps planned so far, which is the number of the last one."""
+        return self._step
+
+    @property
+    def num_running_tokens(self) -> int:
+        """Tokens known of the sequences that run, prompt and output so far."""
+        return sum([len(sequence.token_ids) for sequence in self._roster.running])
+
+    @property
     def has_work(self) -> bool:
         """Whether some sequence has not ended."""
         return len(self._roster) > 0

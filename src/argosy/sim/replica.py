@@ -1,0 +1,372 @@
+"""One replica: the engine's own scheduler on the event loop, with steps that take as long as an executor says."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+from argosy.engine.core.events import OutputEvent
+from argosy.engine.core.plan import SequenceResult, StepPlan, StepResult
+from argosy.engine.core.request import FinishReason, Request, Sequence
+from argosy.engine.core.sampling_params import SamplingParams
+from argosy.engine.core.scheduler import Scheduler
+from argosy.errors import ConfigError, EngineUnavailable
+from argosy.sim.cost_executor import SimulatedExecutor
+from argosy.sim.event_loop import EventHandle, EventLoop
+from argosy.sim.outcome import Outcome, ReplicaListener, RequestOutcome, StepSpan
+from argosy.sim.workload.trace_request import TraceRequest
+
+# Of events at one moment, steps end last: a request that arrives just then is in time for the next step.
+STEP_PRIORITY = 100
+
+
+class ReplicaState(enum.StrEnum):
+    """What a replica can do. Only a READY one takes requests."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    CRASHED = "crashed"
+    HANGING = "hanging"
+
+
+class Failure(enum.StrEnum):
+    """What can befall a replica.
+
+    CRASH: its requests fail at once, KV and cache are lost. HANG: the step in progress never ends and requests are still
+    taken, as by a server whose device is stuck; clients give up by their timeouts. CORRUPT: it goes on, but what it computes
+    is wrong, and nobody can tell from outside.
+    """
+
+    CRASH = "crash"
+    HANG = "hang"
+    CORRUPT = "corrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """What a router may know of a replica at a moment.
+
+    Attributes:
+        num_running, num_waiting: requests in the batch and in the queue before it.
+        active_tokens: tokens known of running sequences, prompt and output so far.
+        waiting_tokens: prompt tokens of those that wait.
+        kv_used_fraction: share of KV blocks that running sequences hold.
+        kv_tokens_free: tokens that fit in blocks which are free, or cached and so evictable.
+    """
+
+    num_running: int
+    num_waiting: int
+    active_tokens: int
+    waiting_tokens: int
+    kv_used_fraction: float
+    kv_tokens_free: int
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request that has not ended."""
+
+    request: TraceRequest
+    sequence: Sequence
+    submitted_s: float
+    timeout: EventHandle | None
+    corrupted: bool = False
+
+
+class Replica:
+    """Owns a scheduler and an executor, and drives them on `loop`.
+
+    Attributes:
+        name: unique in a fleet; goes into records.
+        scheduler: the engine's; read its counters, call nothing that changes it.
+        busy_s: seconds in which a step was running, so far.
+        listener: hears of tokens, ends and steps; may be replaced before the first request.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        loop: EventLoop,
+        scheduler: Scheduler,
+        executor: SimulatedExecutor,
+        *,
+        listener: ReplicaListener | None = None,
+        check_invariants: bool = False,
+    ) -> None:
+        """Make a READY replica. With `check_invariants`, the scheduler's whole state is checked after every step.
+
+        Raises:
+            ConfigError: scheduler and executor differ in the number of KV blocks.
+        """
+        if scheduler.config.num_blocks != executor.num_blocks:
+            raise ConfigError(
+                f"replica {name}: the scheduler has {scheduler.config.num_blocks} KV blocks and the executor "
+                f"{executor.num_blocks}; give both the same number"
+            )
+        self.name = name
+        self.scheduler = scheduler
+        self.listener = listener
+        self.busy_s = 0.0
+        self.state = ReplicaState.READY
+        self._loop = loop
+        self._executor = executor
+        self._check = check_invariants
+        self._slowdown = 1.0
+        self._corrupts = False
+        self._live: dict[str, _Live] = {}
+        self._plan: StepPlan | None = None
+        self._result: StepResult | None = None
+        self._step_start_s = 0.0
+        self._step_start: EventHandle | None = None
+        self._step_end: EventHandle | None = None
+        self._before = (0, 0, 0)
+        self._startup: EventHandle | None = None
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests taken that have not ended."""
+        return len(self._live)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `submit` takes requests. A hanging replica seems ready."""
+        return self.state in (ReplicaState.READY, ReplicaState.HANGING)
+
+    def load(self) -> ReplicaLoad:
+        """The load at this moment."""
+        s = self.scheduler
+        kv = s.kv
+        return ReplicaLoad(
+            num_running=s.num_running,
+            num_waiting=s.num_waiting,
+            active_tokens=s.num_running_tokens,
+            waiting_tokens=sum(len(one.sequence.token_ids) for one in self._live.values() if not one.sequence.block_table),
+            kv_used_fraction=kv.num_held / kv.num_blocks,
+            kv_tokens_free=kv.num_available * kv.block_size,
+        )
+
+    def submit(self, request: TraceRequest, *, transferred_tokens: int = 0) -> None:
+        """Take a request. Its timeout, if it has one, runs from its arrival.
+
+        Args:
+            transferred_tokens: leading prompt tokens whose KV was computed elsewhere and is there: they take blocks and
+                budget like others, but no time.
+
+        Raises:
+            EngineUnavailable: the replica is not ready.
+            QueueFull, ContextLengthExceeded, InvalidRequest: as the scheduler says.
+        """
+        if not self.is_ready:
+            raise EngineUnavailable(f"replica {self.name} is {self.state}")
+        now_s = self._loop.now_s()
+        sequence = self._submit_to_scheduler(request, now_s)
+        self._executor.expect(sequence.sequence_id, request, transferred_tokens)
+        timeout = None
+        if request.timeout_s is not None:
+            due_s = max(now_s, request.arrival_s + request.timeout_s)
+            timeout = self._loop.at(due_s, lambda: self._give_up(request.request_id))
+        self._live[request.request_id] = _Live(request, sequence, now_s, timeout)
+        self._begin_step_if_idle()
+
+    def abort(self, request_id: str) -> None:
+        """End a request in any state; its outcome is ABORTED. Does nothing if it has ended or never was."""
+        if request_id in self._live:
+            self._end(self.scheduler.abort(request_id), Outcome.ABORTED)
+
+    def fail(self, kind: Failure) -> None:
+        """Let `kind` befall the replica; see `Failure`."""
+        if kind is Failure.CORRUPT:
+            self._corrupts = True
+            for one in self._live.values():
+                one.corrupted = True
+            return
+        if kind is Failure.CRASH:
+            self._go_down(ReplicaState.CRASHED)
+            return
+        if self._step_end is not None:
+            self._step_end.cancel()
+            self._step_end = None
+        self.state = ReplicaState.HANGING
+
+    def recover(self) -> None:
+        """Undo a hang or corruption: a step that hung begins anew. A crashed replica needs `start`."""
+        self._corrupts = False
+        if self.state is ReplicaState.HANGING:
+            self.state = ReplicaState.READY
+            if self._plan is not None and self._result is not None:
+                self._step_start_s = self._loop.now_s()
+                self._await_step_end(self._result.duration_s)
+            else:
+                self._begin_step_if_idle()
+
+    def set_slowdown(self, factor: float) -> None:
+        """Let steps from the next one on take `factor` times as long. Raises `ConfigError` unless it is above 0."""
+        if not 0.0 < factor < math.inf:
+            raise ConfigError(f"replica {self.name}: a slowdown must be above 0 and finite, got {factor}")
+        self._slowdown = factor
+
+    def start(self, cold_start_s: float = 0.0) -> None:
+        """Become ready after `cold_start_s`, with an empty cache. Does nothing unless it is stopped or crashed."""
+        if self.state not in (ReplicaState.STOPPED, ReplicaState.CRASHED):
+            return
+        self.state = ReplicaState.STARTING
+        self._startup = self._loop.after(cold_start_s, self._be_ready)
+
+    def stop(self, *, drain: bool = True) -> None:
+        """Take no more requests; STOPPED when those in flight have ended, at once without `drain` (they fail)."""
+        if self._startup is not None:
+            self._startup.cancel()
+            self._startup = None
+        if drain and self._live:
+            self.state = ReplicaState.DRAINING
+        else:
+            self._go_down(ReplicaState.STOPPED)
+
+    def _be_ready(self) -> None:
+        self._startup = None
+        self._corrupts = False
+        self.state = ReplicaState.READY
+
+    def _submit_to_scheduler(self, request: TraceRequest, now_s: float) -> Sequence:
+        params = SamplingParams(max_tokens=request.output_tokens, temperature=0.0, ignore_eos=True)
+        (sequence,) = self.scheduler.submit(
+            Request(
+                request.request_id,
+                request.token_ids(self._executor.vocab_size),
+                params,
+                now_s,
+                seed=0,
+                priority=request.priority,
+                cache_salt=request.tenant,
+            )
+        )
+        return sequence
+
+    def _give_up(self, request_id: str) -> None:
+        self._end(self.scheduler.abort(request_id), Outcome.TIMED_OUT)
+
+    def _go_down(self, state: ReplicaState) -> None:
+        if self._step_end is not None:
+            self._step_end.cancel()
+            self._step_end = None
+        self.state = state
+        events = [event for request_id in list(self._live) for event in self.scheduler.abort(request_id)]
+        self._drop_plan()
+        self.scheduler.reset_prefix_cache()
+        self._end(events, Outcome.FAILED)
+
+    def _drop_plan(self) -> None:
+        """Tell the scheduler that the step in flight is over, though nothing came of it: whoever was in it has ended."""
+        if self._plan is None:
+            return
+        nothing = tuple(SequenceResult(s.sequence_id, (), (), (), "") for s in self._plan.sequences)
+        self.scheduler.commit(self._plan, StepResult(self._plan.step, nothing, 0.0), self._loop.now_s())
+        self._plan = self._result = None
+
+    def _begin_step_if_idle(self) -> None:
+        if self._plan is None and self.state in (ReplicaState.READY, ReplicaState.DRAINING):
+            self._begin_step()
+
+    def _begin_step(self) -> None:
+        now_s = self._loop.now_s()
+        s = self.scheduler
+        if not s.has_work:
+            return
+        earliest_s = self._executor.earliest_start_s(s.num_steps + 1)
+        if earliest_s > now_s:
+            self._await_start(earliest_s)
+            return
+        self._before = (s.num_preemptions, s.prefix_queries_tokens, s.prefix_hits_tokens)
+        plan = s.schedule(now_s)
+        if plan is None:
+            return
+        self._plan = plan
+        self._result = self._executor.execute(plan)
+        self._step_start_s = now_s
+        self._await_step_end(self._result.duration_s)
+
+    def _await_start(self, time_s: float) -> None:
+        if self._step_start is None or not self._step_start.is_pending:
+            self._step_start = self._loop.at(time_s, self._begin_step_if_idle, priority=STEP_PRIORITY)
+
+    def _await_step_end(self, duration_s: float) -> None:
+        self._step_end = self._loop.after(duration_s * self._slowdown, self._end_step, priority=STEP_PRIORITY)
+
+    def _end_step(self) -> None:
+        plan, result, now_s = self._plan, self._result, self._loop.now_s()
+        assert plan is not None, "a step that ends has begun"
+        assert result is not None, "a step that has begun has a result"
+        self._plan = self._result = self._step_end = None
+        events = self.scheduler.commit(plan, result, now_s)
+        if self._check:
+            self.scheduler.check_invariants()
+        self._tell_step(plan, result, now_s)
+        self._end(events, Outcome.FINISHED)
+        self._begin_step_if_idle()
+
+    def _tell_step(self, plan: StepPlan, result: StepResult, now_s: float) -> None:
+        self.busy_s += now_s - self._step_start_s
+        if self.listener is None:
+            return
+        s, before = self.scheduler, self._before
+        self.listener.on_steps(
+            self,
+            StepSpan(
+                first_step=plan.step,
+                start_s=self._step_start_s,
+                ends_s=(now_s,),
+                num_sequences=len(plan.sequences),
+                num_decoding=sum(1 for one in plan.sequences if len(one.token_ids) == 1 and one.sample),
+                num_tokens=plan.num_tokens,
+                num_prefill_tokens=plan.num_prefill_tokens,
+                context_tokens=sum(one.start for one in plan.sequences),
+                num_generated_tokens=sum(len(one.token_ids) for one in result.results),
+                num_running=s.num_running,
+                num_waiting=s.num_waiting,
+                kv_blocks_held=s.kv.num_held,
+                kv_blocks_cached=s.kv.num_cached,
+                num_preemptions=s.num_preemptions - before[0],
+                prefix_query_tokens=s.prefix_queries_tokens - before[1],
+                prefix_hit_tokens=s.prefix_hits_tokens - before[2],
+            ),
+        )
+
+    def _end(self, events: list[OutputEvent], outcome: Outcome) -> None:
+        """Tell of first tokens and of requests that ended; `outcome` stands for every end that is not an error."""
+        now_s = self._loop.now_s()
+        for event in events:
+            one = self._live.get(event.request_id)
+            if one is None:
+                continue
+            if event.token_ids and one.sequence.num_output == len(event.token_ids) and self.listener is not None:
+                self.listener.on_first_token(self, one.request, now_s)
+            if event.finish_reason is None:
+                continue
+            del self._live[event.request_id]
+            self._executor.forget(event.sequence_id)
+            if one.timeout is not None:
+                one.timeout.cancel()
+            if self.listener is not None:
+                failed = event.finish_reason is FinishReason.ERROR
+                self.listener.on_finish(self, self._outcome(one, Outcome.FAILED if failed else outcome, now_s))
+        if self.state is ReplicaState.DRAINING and not self._live:
+            self._go_down(ReplicaState.STOPPED)
+
+    def _outcome(self, one: _Live, outcome: Outcome, now_s: float) -> RequestOutcome:
+        sequence = one.sequence
+        return RequestOutcome(
+            request=one.request,
+            replica=self.name,
+            outcome=outcome,
+            submitted_s=one.submitted_s,
+            first_scheduled_s=sequence.first_scheduled_s,
+            first_token_s=sequence.first_token_s,
+            finished_s=now_s,
+            num_output_tokens=sequence.num_output,
+            num_cached_tokens=sequence.num_cached_tokens,
+            preemptions=sequence.preemptions,
+            corrupted=one.corrupted,
+        )
