@@ -159,7 +159,9 @@ _A = types.intp
 _F = types.float32
 load = _intrinsic(F32x8(_A), _emit_load, "Eight f32 at an address.")
 store = _intrinsic(types.void(_A, F32x8), _emit_store, "Write eight f32 at an address.")
-load_first = _intrinsic(F32x8(_A, _A), _emit_load_first, "The first `count` of eight f32 at an address; the rest is 0, unread.")
+load_first = _intrinsic(
+    F32x8(_A, _A), _emit_load_first, "The first `count` of eight f32 at an address; the rest is 0, unread."
+)
 store_first = _intrinsic(types.void(_A, F32x8, _A), _emit_store_first, "Write the first `count` lanes at an address.")
 splat = _intrinsic(F32x8(_F), emit_splat, "A number in every lane.")
 fma = _intrinsic(F32x8(F32x8, F32x8, F32x8), emit_fma, "x * y + z.")
