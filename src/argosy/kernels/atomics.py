@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core.types import Type
 from numba.extending import intrinsic
+
+_intrinsic: Callable[[Any], Any] = intrinsic
+"""Typed loosely: what it returns is called from compiled functions, without the context argument."""
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _POINTER_TO_I32, _POINTER_TO_I64 = ir.PointerType(_I32), ir.PointerType(_I64)
@@ -35,74 +39,74 @@ def _declared(module: ir.Module, name: str, function_type: ir.FunctionType) -> i
     return module.globals.get(name) or ir.Function(module, function_type, name)
 
 
-@intrinsic
-def load_i64(_context, _address: Type):  # type: ignore[no-untyped-def]
+@_intrinsic
+def load_i64(_context: Any, _address: Any) -> Any:
     """The 64-bit word at `address`; everything written before the store that it sees is seen too (acquire)."""
 
-    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
         return builder.load_atomic(builder.inttoptr(args[0], _POINTER_TO_I64), "seq_cst", 8)
 
     return types.int64(types.int64), generate
 
 
-@intrinsic
-def store_i64(_context, _address: Type, _value: Type):  # type: ignore[no-untyped-def]
+@_intrinsic
+def store_i64(_context: Any, _address: Any, _value: Any) -> Any:
     """Write the 64-bit word at `address`, after everything written before it (sequentially consistent)."""
 
-    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
         builder.store_atomic(args[1], builder.inttoptr(args[0], _POINTER_TO_I64), "seq_cst", 8)
 
     return types.void(types.int64, types.int64), generate
 
 
-@intrinsic
-def add_i64(_context, _address: Type, _increment: Type):  # type: ignore[no-untyped-def]
+@_intrinsic
+def add_i64(_context: Any, _address: Any, _increment: Any) -> Any:
     """Add to the 64-bit word at `address` in one indivisible step; returns what it was before."""
 
-    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
         return builder.atomic_rmw("add", builder.inttoptr(args[0], _POINTER_TO_I64), args[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), generate
 
 
-@intrinsic
-def compare_and_swap_i64(_context, _address: Type, _expected: Type, _desired: Type):  # type: ignore[no-untyped-def]
+@_intrinsic
+def compare_and_swap_i64(_context: Any, _address: Any, _expected: Any, _desired: Any) -> Any:
     """Replace the 64-bit word at `address` by `desired` if it is `expected`; returns whether it was."""
 
-    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], _POINTER_TO_I64)
         return builder.extract_value(builder.cmpxchg(pointer, args[1], args[2], "seq_cst"), 1)
 
     return types.boolean(types.int64, types.int64, types.int64), generate
 
 
-@intrinsic
-def peek_i64(_context, _address: Type):  # type: ignore[no-untyped-def]
+@_intrinsic
+def peek_i64(_context: Any, _address: Any) -> Any:
     """The 64-bit word at `address`, read plainly."""
 
-    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
         return builder.load(builder.inttoptr(args[0], _POINTER_TO_I64))
 
     return types.int64(types.int64), generate
 
 
-@intrinsic
-def call_op(_context, _function: Type, _args_address: Type, _begin: Type, _end: Type, _thread: Type):  # type: ignore[no-untyped-def]
+@_intrinsic
+def call_op(_context: Any, _function: Any, _args_address: Any, _begin: Any, _end: Any, _thread: Any) -> Any:
     """Call the C function at `function`: `void op(int64 *args, int64 begin, int64 end, int64 thread)`."""
     op_type = ir.FunctionType(ir.VoidType(), [_POINTER_TO_I64, _I64, _I64, _I64])
 
-    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
         op = builder.inttoptr(args[0], ir.PointerType(op_type))
         builder.call(op, [builder.inttoptr(args[1], _POINTER_TO_I64), *args[2:]])
 
     return types.void(*[types.int64] * 5), generate
 
 
-@intrinsic
-def pause(_context):  # type: ignore[no-untyped-def]
+@_intrinsic
+def pause(_context: Any) -> Any:
     """Tell the core that this is a spinning loop: saves power and leaves a sibling hardware thread the execution units."""
 
-    def generate(_target, builder, _signature, _args):  # type: ignore[no-untyped-def]
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, _args: Any) -> Any:
         name, arguments = _PAUSES.get(platform.machine(), ("", ()))
         if name:
             types_of = [argument.type for argument in arguments]
@@ -112,11 +116,11 @@ def pause(_context):  # type: ignore[no-untyped-def]
     return types.void(), generate
 
 
-@intrinsic
-def _syscall(_context, _number: Type, _address: Type, _operation: Type, _value: Type, _timeout: Type):  # type: ignore[no-untyped-def]
+@_intrinsic
+def _syscall(_context: Any, _number: Any, _address: Any, _operation: Any, _value: Any, _timeout: Any) -> Any:
     """futex(2); `timeout` is the address of a timespec or 0."""
 
-    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
         function = _declared(builder.module, "syscall", ir.FunctionType(_I64, [_I64], var_arg=True))
         zero = ir.Constant(_I64, 0)
         return builder.call(function, [*args, zero, zero])
@@ -124,11 +128,11 @@ def _syscall(_context, _number: Type, _address: Type, _operation: Type, _value: 
     return types.int64(*[types.int64] * 5), generate
 
 
-@intrinsic
-def _usleep(_context, _microseconds: Type):  # type: ignore[no-untyped-def]
-    """usleep(3)."""
+@_intrinsic
+def sleep_us(_context: Any, _microseconds: Any) -> Any:
+    """usleep(3): give the core away for at least that long."""
 
-    def generate(_target, builder, _signature, args):  # type: ignore[no-untyped-def]
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
         function = _declared(builder.module, "usleep", ir.FunctionType(_I32, [_I32]))
         builder.call(function, [builder.trunc(args[0], _I32)])
 
@@ -145,7 +149,7 @@ def sleep_while(address: int, word: int, timeout_address: int) -> None:
     if FUTEX_NUMBER:
         _syscall(FUTEX_NUMBER, address + _LOW_HALF_OFFSET_BYTES, _FUTEX_WAIT_PRIVATE, word & 0xFFFFFFFF, timeout_address)
     else:
-        _usleep(_POLL_US)
+        sleep_us(_POLL_US)
 
 
 @njit(nogil=True, cache=True)

@@ -118,7 +118,7 @@ def _run_ops(state: int, tape: int, generation: int, thread: int, spins: int) ->
 def _await_step(state: int, seen: int, spins: int) -> int:
     """Wait for an epoch other than `seen`, and return it."""
     for _ in range(spins):
-        epoch = load_i64(state + _EPOCH)
+        epoch: int = load_i64(state + _EPOCH)
         if epoch != seen:
             return epoch
         pause()
