@@ -20,7 +20,7 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-def azure_requests(path: Path, name: str) -> Iterator[TraceRequest]:
+def azure_requests(path: Path, name: str, contents: str) -> Iterator[TraceRequest]:
     """The rows of an Azure trace, the first one at 0 s; ids are `name/0`, `name/1`, …
 
     Times without a zone are UTC. They are read as whole nanoseconds, so that differences are exact.
@@ -43,7 +43,7 @@ def azure_requests(path: Path, name: str) -> Iterator[TraceRequest]:
         last_s = checked(line, last_s, (moment_ns - start_ns) / 1e9)
         prompt, output = (_tokens(line, column, text) for column, text in zip(AZURE_COLUMNS[1:], fields[1:], strict=True))
         line.seconds("TIMESTAMP", last_s)
-        yield TraceRequest(f"{name}/{number}", last_s, (Segment(content_id(name, number), prompt),), output)
+        yield TraceRequest(f"{name}/{number}", last_s, (Segment(content_id(contents, number), prompt),), output)
 
 
 def _tokens(line: Line, column: str, text: str) -> int:

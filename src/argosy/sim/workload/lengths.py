@@ -19,7 +19,7 @@ def scaled_lengths(request: TraceRequest, prompt_factor: float, output_factor: f
     output_tokens = max(1, round(request.output_tokens * output_factor))
     output: tuple[Segment, ...] = ()
     if request.output_segments and prompt_factor == output_factor:
-        output = _scaled(request.output_segments, request.num_prompt_tokens, prompt_factor, before=prompt[-1])
+        output = _scaled(request.output_segments, request.num_prompt_tokens, prompt_factor)
         output_tokens = sum(part.num_tokens for part in output)
     return replace(request, segments=prompt, output_tokens=output_tokens, output_segments=output)
 
@@ -36,31 +36,23 @@ def cut_lengths(request: TraceRequest, max_prompt_tokens: int | None, max_output
     return replace(request, segments=prompt, output_tokens=output_tokens, output_segments=output)
 
 
-def _scaled(segments: Iterable[Segment], position: int, factor: float, before: Segment | None = None) -> tuple[Segment, ...]:
-    """`segments` from token `position` of a sequence on, after the scaled segment `before`.
+def _scaled(segments: tuple[Segment, ...], position: int, factor: float) -> tuple[Segment, ...]:
+    """`segments`, the first of which begins at token `position` of its sequence.
 
-    A piece that goes on where the piece before it stopped, as an answer does in the block that its prompt ended in, still
-    does so.
+    A piece of a content that begins at token `start` scales as if the whole content lay there:
+
+        tokens    position - start        position             position + num_tokens
+                  |<------- start ------->|<---- num_tokens --->|
+        scaled    round(. x factor)       round(. x factor)     round(. x factor)
     """
-    scaled: list[Segment] = []
-    # What was before the scaling where the last piece ended: (content, token).
-    continued: tuple[int, int] | None = None
+    scaled = []
     for segment in segments:
-        count = round((position + segment.num_tokens) * factor) - round(position * factor)
+        begin, end = round(position * factor), round((position + segment.num_tokens) * factor)
+        if end > begin:
+            start = begin - round((position - segment.start) * factor)
+            scaled.append(Segment(segment.content_id, end - begin, start))
         position += segment.num_tokens
-        last = scaled[-1] if scaled else before
-        goes_on = segment.start > 0 and last is not None and last.content_id == segment.content_id
-        if goes_on and last is not None and continued in (None, (segment.content_id, segment.start)):
-            start = last.start + last.num_tokens
-        else:
-            start = round(segment.start * factor)
-        continued = (segment.content_id, segment.start + segment.num_tokens)
-        if count > 0:
-            scaled.append(Segment(segment.content_id, count, start))
-    if not scaled:
-        first = next(iter(segments))
-        return (Segment(first.content_id, 1, round(first.start * factor)),)
-    return tuple(scaled)
+    return tuple(scaled) or (replace(segments[0], num_tokens=1),)
 
 
 def _head(segments: Iterable[Segment], num_tokens: int) -> tuple[Segment, ...]:

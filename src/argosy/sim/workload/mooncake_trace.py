@@ -15,7 +15,7 @@ MOONCAKE_BLOCK_TOKENS = 512
 _REQUIRED = ("timestamp", "input_length", "output_length")
 
 
-def mooncake_requests(path: Path, name: str) -> Iterator[TraceRequest]:
+def mooncake_requests(path: Path, name: str, contents: str) -> Iterator[TraceRequest]:
     """The lines of a Mooncake trace, times as they stand there; ids are `name/0`, `name/1`, …
 
     A line without `hash_ids` has a text of its own.
@@ -23,7 +23,7 @@ def mooncake_requests(path: Path, name: str) -> Iterator[TraceRequest]:
     Raises:
         TraceFileError: a line that is wrong or earlier than the one above it; the line is named.
     """
-    key = content_id(name)
+    key = content_id(contents)
     last_s = 0.0
     for number, line in enumerate(lines_of(path)):
         entry = line.json_object(_REQUIRED, ("hash_ids",))
@@ -33,7 +33,7 @@ def mooncake_requests(path: Path, name: str) -> Iterator[TraceRequest]:
         if "hash_ids" in entry:
             segments = _blocks(line, key, entry["hash_ids"], prompt)
         else:
-            segments = (Segment(content_id(name, "own", number), prompt),)
+            segments = (Segment(content_id(contents, "own", number), prompt),)
         yield TraceRequest(f"{name}/{number}", last_s, segments, output)
 
 

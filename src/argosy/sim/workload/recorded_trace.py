@@ -52,11 +52,12 @@ def request_line(request: TraceRequest) -> str:
     return _line(entry)
 
 
-def recorded_requests(path: Path, prefix: str = "") -> Iterator[TraceRequest]:
+def recorded_requests(path: Path, prefix: str = "", contents: str = "") -> Iterator[TraceRequest]:
     """The requests of a recorded trace, as they were written.
 
     Args:
-        prefix: if not empty, it goes before each id with a slash, and contents differ from those under other prefixes.
+        prefix: if not empty, it goes before each id with a slash.
+        contents: if not empty, texts have nothing in common with those read under other names of contents.
 
     Raises:
         TraceFileError: no header, a version that is not known, or a line that is wrong or earlier than the one above it;
@@ -67,7 +68,7 @@ def recorded_requests(path: Path, prefix: str = "") -> Iterator[TraceRequest]:
     if header is None:
         raise TraceFileError(str(path), "is empty")
     _check_header(header)
-    key = content_id(prefix) if prefix else 0
+    key = content_id(contents) if contents else 0
     last_s = 0.0
     for line in lines:
         entry = line.json_object(_REQUIRED, _OPTIONAL)
@@ -100,7 +101,7 @@ def _request(line: Line, entry: dict[str, Any], arrival_s: float, prefix: str, k
     prompt = entry["prompt"]
     segments = _segments(line, "prompt", prompt, key) if isinstance(prompt, list) else ()
     if not segments:
-        segments = (Segment(content_id("prompt", request_id), line.tokens("prompt", prompt)),)
+        segments = (Segment(content_id("prompt", own_id) ^ key, line.tokens("prompt", prompt)),)
     output = entry["output"]
     output_segments = _segments(line, "output", output, key) if isinstance(output, list) else ()
     output_tokens = sum(part.num_tokens for part in output_segments) or line.tokens("output", output)

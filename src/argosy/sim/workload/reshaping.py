@@ -16,8 +16,8 @@ from argosy.sim.workload.trace_request import OpenLoop, Source, TraceRequest
 class Window:
     """The arrivals of `source` in [from_s, to_s), moved so that `from_s` becomes `start_s`.
 
-    What arrives before `from_s` is passed over, with all that follows from it. What follows from a request inside and
-    arrives at `to_s` or later is dropped.
+    What arrives before `from_s` is passed over. What follows from a request inside, but arrives at `to_s` or later, is
+    dropped.
     """
 
     def __init__(self, source: Source, *, from_s: float = 0.0, to_s: float | None = None, start_s: float = 0.0) -> None:
@@ -33,8 +33,6 @@ class Window:
                 return
             if request.arrival_s >= self._from_s:
                 yield self._moved(request)
-            else:
-                self._pass_over(request)
 
     def on_finish(self, request: TraceRequest, now_s: float) -> Iterable[TraceRequest]:
         """What follows, as far as it is inside."""
@@ -43,13 +41,6 @@ class Window:
 
     def _moved(self, request: TraceRequest) -> TraceRequest:
         return request if self._shift_s == 0.0 else replace(request, arrival_s=max(0.0, request.arrival_s + self._shift_s))
-
-    def _pass_over(self, request: TraceRequest) -> None:
-        """Let the source forget `request` and what follows from it, as if each were answered at once."""
-        waiting = [request]
-        while waiting:
-            ended = waiting.pop()
-            waiting.extend(self._source.on_finish(ended, ended.arrival_s))
 
 
 class RateScaled:
@@ -129,13 +120,10 @@ class Limited:
 
     def __iter__(self) -> Iterator[TraceRequest]:
         """The arrivals, until there were enough requests."""
-        if self._left == 0:
-            return
-        for request in self._source:
+        arrivals = iter(self._source)
+        while self._left > 0 and (request := next(arrivals, None)) is not None:
             self._left -= 1
             yield request
-            if self._left <= 0:
-                return
 
     def on_finish(self, request: TraceRequest, now_s: float) -> Iterable[TraceRequest]:
         """What follows, until there were enough requests."""

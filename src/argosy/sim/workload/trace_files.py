@@ -13,14 +13,15 @@ from argosy.sim.workload.trace_lines import lines_of, not_empty
 from argosy.sim.workload.trace_request import TraceRequest
 
 
-def trace_requests(path: Path, name: str = "trace") -> Iterator[TraceRequest]:
+def trace_requests(path: Path, name: str = "trace", contents: str | None = None) -> Iterator[TraceRequest]:
     """The requests of a trace file, read as they are taken; times are at least 0 and never fall.
 
     A `.csv` file is Azure's form. In a `.jsonl` or `.ndjson` file the first line says whether it is a recorded trace of
     this package; any other is Mooncake's.
 
     Args:
-        name: goes before each request's id, and keeps the contents of traces of different names apart.
+        name: goes before each request's id, with a slash.
+        contents: texts of traces read under different names of contents have nothing in common; None takes `name`.
 
     Raises:
         TraceFileError: at once, if the file cannot be read, is empty or has another suffix; while iterating, if a line is
@@ -37,11 +38,12 @@ def trace_requests(path: Path, name: str = "trace") -> Iterator[TraceRequest]:
     lines.close()
     if first is None:
         raise TraceFileError(str(path), "is empty")
+    contents = name if contents is None else contents
     if suffix == ".csv":
-        return not_empty(path, azure_requests(path, name))
+        return not_empty(path, azure_requests(path, name, contents))
     if is_header(first):
-        return not_empty(path, recorded_requests(path, name))
-    return not_empty(path, mooncake_requests(path, name))
+        return not_empty(path, recorded_requests(path, name, contents))
+    return not_empty(path, mooncake_requests(path, name, contents))
 
 
 def read_trace(path: Path) -> tuple[TraceRequest, ...]:
