@@ -12,24 +12,27 @@ activations have no outliers left (each entry is a mean over a block), which is 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numba import carray, cfunc, njit
+from numba import cfunc, njit
 from numpy.typing import NDArray
 
-from argosy.kernels.hadamard_vectors import LANES, UNIT, butterfly, rotate_lanes, rotate_unit, scale_lanes
-from argosy.kernels.quantize_activations import OP_SIGNATURE, quantize_row, quantize_token
+from argosy.kernels.hadamard_vectors import LANES, UNIT, combine_eight, combine_pair, rotate_lanes, rotate_unit
+from argosy.kernels.pointers import OP_SIGNATURE
+from argosy.kernels.quantize_activations import quantize_whole_row
+from argosy.kernels.quantize_vectors import GROUP
 
 MAX_BLOCK = 1024
 """Larger blocks gain nothing measurable and leave the L1 cache."""
 
-Float = TypeVar("Float", bound=np.floating[Any])
+Float = TypeVar("Float", np.float32, np.float64)
 
 
 def hadamard_block(size: int) -> int:
-    """The largest power of two that divides `size`, at most `MAX_BLOCK`."""
-    return min(size & -size, MAX_BLOCK)
+    """The largest power of two that divides `size`, at most `MAX_BLOCK`; 1, which is no rotation, if that is below 8."""
+    block = min(size & -size, MAX_BLOCK)
+    return block if block >= LANES else 1
 
 
 def rotate_blocks(x: NDArray[Float], block: int) -> NDArray[Float]:
@@ -49,29 +52,59 @@ def rotate_blocks(x: NDArray[Float], block: int) -> NDArray[Float]:
 
 @njit(nogil=True, cache=True)
 def rotate_row(x: int, columns: int, block: int) -> None:
-    """Rotate the blocks of the `columns` floats at address `x`, in place."""
+    """Rotate each block of the `columns` floats at address `x`, in place; `block` as `hadamard_block` chooses it."""
+    if block < LANES:
+        return
+    factor = np.float32(1.0 / np.sqrt(block))
     for start in range(0, columns, block):
-        _rotate_block(x + start * 4, block)
+        at = x + start * 4
+        if block >= UNIT:
+            for unit in range(0, block, UNIT):
+                rotate_unit(at + unit * 4, factor)
+            _combine(at, block, UNIT)
+        else:
+            for unit in range(0, block, LANES):
+                rotate_lanes(at + unit * 4, factor)
+            _combine(at, block, LANES)
 
 
 @njit(nogil=True, cache=True)
-def _rotate_block(x: int, block: int) -> None:
-    if block < LANES:
-        _rotate_scalars(x, block)
-        return
-    half = LANES
-    if block < UNIT:
-        for start in range(0, block, LANES):
-            rotate_lanes(x + start * 4)
-    else:
-        for start in range(0, block, UNIT):
-            rotate_unit(x + start * 4)
-        half = UNIT
+def _combine(x: int, block: int, done: int) -> None:
+    """The stages from distance `done` (a multiple of `LANES`) up, of the block at address `x`."""
+    half = done
     while half < block:
-        for start in range(0, block, 2 * half):
+        radix = 8 if half * 8 <= block else 2
+        for start in range(0, block, radix * half):
             for lane in range(start, start + half, LANES):
-                butterfly(x + lane * 4, half * 4)
-        half *= 2
-    factor = np.float32(1.0 / np.sqrt(block))
-    for start in range(0, block, LANES):
-        scale_lanes(x + start * 4, factor)
+                if radix == 8:
+                    combine_eight(x + lane * 4, half * 4)
+                else:
+                    combine_pair(x + lane * 4, half * 4)
+        half *= radix
+
+
+class RotateArgs(NamedTuple):
+    """Args of the op. Items are tokens; all but `block` as in `QuantizeArgs`, with a scale per token.
+
+    Attributes:
+        x: address of f32[T, columns]; each row is overwritten with its rotation.
+        block: `hadamard_block(columns)`.
+    """
+
+    x: int
+    x_stride_bytes: int
+    columns: int
+    q: int
+    scales: int
+    scale_sums: int
+    block: int
+
+
+@cfunc(OP_SIGNATURE, cache=True)
+def rotate_quantize_tokens_op(args: Any, begin: int, end: int, thread: int) -> None:  # noqa: ARG001
+    """Rotate tokens begin..end in place and quantise them with one scale each; args: `RotateArgs`."""
+    columns, padded = args[2], (args[2] + GROUP - 1) // GROUP * GROUP
+    for token in range(begin, end):
+        x, q = args[0] + token * args[1], args[3] + token * padded
+        rotate_row(x, columns, args[6])
+        quantize_whole_row(x, columns, q, args[4] + token * 4, args[5] + token * 4)

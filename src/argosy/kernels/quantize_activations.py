@@ -15,10 +15,11 @@ Per token, the whole row is one group.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from numba import carray, cfunc, njit, types
+from numba import cfunc, njit
 
+from argosy.kernels.pointers import OP_SIGNATURE
 from argosy.kernels.quantize_vectors import (
     GROUP,
     group_magnitude,
@@ -29,8 +30,24 @@ from argosy.kernels.quantize_vectors import (
     tail_magnitude,
 )
 
-OP_SIGNATURE = types.void(types.CPointer(types.int64), types.int64, types.int64, types.int64)
-"""(args, begin, end, thread): one op of a tape, items begin..end."""
+
+class QuantizeArgs(NamedTuple):
+    """Args of the ops. Items are tokens; padded = `padded_columns(columns)`.
+
+    Attributes:
+        x: address of f32[T, columns].
+        x_stride_bytes: from one token's row to the next.
+        columns: width of a row.
+        q: address of s8[T, padded].
+        scales, scale_sums: addresses of f32[T, padded / 32], or of f32[T] when the scale is per token.
+    """
+
+    x: int
+    x_stride_bytes: int
+    columns: int
+    q: int
+    scales: int
+    scale_sums: int
 
 
 def padded_columns(columns: int) -> int:
@@ -71,35 +88,33 @@ def row_scale(x: int, columns: int) -> Any:
     return scale_of(largest)
 
 
+@njit(nogil=True, cache=True)
+def quantize_whole_row(x: int, columns: int, q: int, scale: int, scale_sum: int) -> None:
+    """Quantise one row with one scale; all but `columns` are addresses. Writes whole groups of q, zeros behind the row."""
+    common = row_scale(x, columns)
+    total = 0
+    full = columns // GROUP * GROUP
+    for column in range(0, full, GROUP):
+        total += round_group(x + column * 4, q + column, common)
+    if full < columns:
+        total += round_tail(x + full * 4, columns - full, q + full, common)
+    store_scales(common, total, scale, scale_sum)
+
+
 @cfunc(OP_SIGNATURE, cache=True)
 def quantize_groups_op(args: Any, begin: int, end: int, thread: int) -> None:  # noqa: ARG001
-    """Quantise tokens begin..end in groups of 32.
-
-    args: address of x f32[T, columns], bytes from row to row of x, columns, addresses of q s8[T, padded], scale
-    f32[T, padded / 32] and scale_sum f32[T, padded / 32], where padded = `padded_columns(columns)`. Items are tokens.
-    """
-    a = carray(args, 6)
-    columns, groups = a[2], (a[2] + GROUP - 1) // GROUP
+    """Quantise tokens begin..end in groups of 32; args: `QuantizeArgs`."""
+    columns, groups = args[2], (args[2] + GROUP - 1) // GROUP
     for token in range(begin, end):
         first = token * groups
-        quantize_row(a[0] + token * a[1], columns, a[3] + first * GROUP, a[4] + first * 4, a[5] + first * 4)
+        x, q = args[0] + token * args[1], args[3] + first * GROUP
+        quantize_row(x, columns, q, args[4] + first * 4, args[5] + first * 4)
 
 
 @cfunc(OP_SIGNATURE, cache=True)
 def quantize_tokens_op(args: Any, begin: int, end: int, thread: int) -> None:  # noqa: ARG001
-    """Quantise tokens begin..end with one scale each.
-
-    args: as of `quantize_groups_op`, but scale and scale_sum are f32[T].
-    """
-    a = carray(args, 6)
-    columns, padded = a[2], (a[2] + GROUP - 1) // GROUP * GROUP
+    """Quantise tokens begin..end with one scale each; args: `QuantizeArgs`."""
+    columns, padded = args[2], (args[2] + GROUP - 1) // GROUP * GROUP
     for token in range(begin, end):
-        x, q = a[0] + token * a[1], a[3] + token * padded
-        scale = row_scale(x, columns)
-        total = 0
-        full = columns // GROUP * GROUP
-        for column in range(0, full, GROUP):
-            total += round_group(x + column * 4, q + column, scale)
-        if full < columns:
-            total += round_tail(x + full * 4, columns - full, q + full, scale)
-        store_scales(scale, total, a[4] + token * 4, a[5] + token * 4)
+        x, q = args[0] + token * args[1], args[3] + token * padded
+        quantize_whole_row(x, columns, q, args[4] + token * 4, args[5] + token * 4)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+from numba import extending, types
 
 GROUP = 32
 """Activations that share a scale."""
+
+intrinsic: Any = extending.intrinsic  # callers pass no typing context, which its annotations do not know
 
 _I8, _I32, _F32 = ir.IntType(8), ir.IntType(32), ir.FloatType()
 _SMALLEST_NORMAL = 2.0**-126
