@@ -31,7 +31,7 @@ def from_mapping(cls: type[T], value: object, path: str) -> T:
     """
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path} must be a mapping, got {_shown(value)}")
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
     for key in value:
         if key not in fields:
             raise ConfigError(f"{path} has an unknown key {_shown(key)}: {nearest(str(key), fields)}")
@@ -95,7 +95,7 @@ def _tagged(kinds: dict[str, Any], value: object, path: str) -> Any:
     if "kind" not in value:
         raise ConfigError(f"{path} needs a kind: one of {', '.join(kinds)}")
     kind = value["kind"]
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise ConfigError(f"{path}.kind {_shown(kind)} is unknown: {nearest(str(kind), kinds)}")
     return from_mapping(kinds[kind], {key: item for key, item in value.items() if key != "kind"}, path)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -60,8 +61,8 @@ class TraceRecorder:
         self._count = 0
         # Requests under way: (number by arrival, arrival).
         self._under_way: dict[str, tuple[int, float]] = {}
-        # Numbers under way and lines that wait, both by number; `_ended` are numbers to be dropped from `_open`.
-        self._open: list[int] = []
+        # Numbers in order of arrival; those in `_ended` leave once they are first. Lines wait as a heap by number.
+        self._open: deque[int] = deque()
         self._ended: set[int] = set()
         self._held: list[tuple[int, str]] = []
 
@@ -82,7 +83,7 @@ class TraceRecorder:
             raise ValueError(f"request {request_id} is under way already")
         self._last_s = now_s
         self._under_way[request_id] = (self._count, now_s - self._start_s)
-        heapq.heappush(self._open, self._count)
+        self._open.append(self._count)
         self._count += 1
 
     def finished(self, served: ServedRequest) -> list[str]:
@@ -125,7 +126,7 @@ class TraceRecorder:
     def _released(self, ended: int) -> list[str]:
         self._ended.add(ended)
         while self._open and self._open[0] in self._ended:
-            self._ended.remove(heapq.heappop(self._open))
+            self._ended.remove(self._open.popleft())
         lines = []
         while self._held and (not self._open or self._held[0][0] < self._open[0]):
             lines.append(heapq.heappop(self._held)[1])
