@@ -14,10 +14,10 @@ from argosy.fleet.policies.routing.hash_ring import HashRing
 from argosy.fleet.policies.routing.kv_event_index import KvEventIndex
 from argosy.fleet.policies.routing.loads import load_measure, requests_per_weight
 from argosy.fleet.policies.routing.pickers import AtRandom, BestOfSample, HighestScore, RoundRobin, Softmax
-from argosy.fleet.policies.routing.policy import Picker, RoutingPolicy, WeightedScorer
+from argosy.fleet.policies.routing.policy import Picker, RoutingPolicy, Scorer, WeightedScorer
 from argosy.fleet.policies.routing.prefix_index import ApproximatePrefixIndex
 from argosy.fleet.policies.routing.prefix_match import PrefixMatcher
-from argosy.fleet.policies.routing.scorers import HoldsAdapter, LeastLatency, LeastLoad, LeastPrice, LeastWork, NearestRegion
+from argosy.fleet.policies.routing.scorers import LeastLatency, LeastLoad, LeastPrice, LeastWork, NearestRegion
 
 
 def make_policy(name: str, settings: Mapping[str, Any] | None = None) -> RoutingPolicy:
@@ -87,31 +87,36 @@ def least_latency(*, num_probed: int = 2) -> RoutingPolicy:
     return RoutingPolicy("least_latency", DEFAULT_FILTERS, _scorers((LeastLatency(), 1.0)), BestOfSample(num_probed))
 
 
+def least_work(
+    *, held_token_cost: float = 0.05, adapter_load_tokens: float = 1000.0, temperature: float | None = None
+) -> RoutingPolicy:
+    """Least work before the answer, counting LoRA adapters but not prefixes."""
+    return _work_policy("least_work", LeastWork(held_token_cost, adapter_load_tokens), temperature, None)
+
+
 def prefix_aware(
     *,
     held_token_cost: float = 0.05,
+    adapter_load_tokens: float = 1000.0,
     temperature: float | None = None,
     blocks_per_replica: int = 50_000,
     ttl_s: float = 600.0,
 ) -> RoutingPolicy:
     """Least work, counting the prefixes that each replica was sent lately as done."""
-    return _prefix_policy("prefix_aware", ApproximatePrefixIndex(blocks_per_replica, ttl_s), held_token_cost, temperature)
+    index = ApproximatePrefixIndex(blocks_per_replica, ttl_s)
+    return _work_policy("prefix_aware", LeastWork(held_token_cost, adapter_load_tokens), temperature, index)
 
 
-def prefix_precise(*, block_tokens: int, held_token_cost: float = 0.05, temperature: float | None = None) -> RoutingPolicy:
+def prefix_precise(
+    *,
+    block_tokens: int,
+    held_token_cost: float = 0.05,
+    adapter_load_tokens: float = 1000.0,
+    temperature: float | None = None,
+) -> RoutingPolicy:
     """Least work, counting the prefixes that each replica's KV events name as done."""
-    return _prefix_policy("prefix_precise", KvEventIndex(block_tokens), held_token_cost, temperature)
-
-
-def least_work(*, held_token_cost: float = 0.05, temperature: float | None = None) -> RoutingPolicy:
-    """Least work, knowing nothing of prefixes."""
-    return _prefix_policy("least_work", None, held_token_cost, temperature)
-
-
-def adapter_affinity(*, load_weight: float = 1.0) -> RoutingPolicy:
-    """Where the LoRA adapter lies, weighed (2) against load."""
-    scorers = _scorers((HoldsAdapter(), 2.0), (LeastLoad(requests_per_weight), load_weight))
-    return RoutingPolicy("adapter_affinity", DEFAULT_FILTERS, scorers, HighestScore())
+    index = KvEventIndex(block_tokens)
+    return _work_policy("prefix_precise", LeastWork(held_token_cost, adapter_load_tokens), temperature, index)
 
 
 def cost_aware(*, load_weight: float = 1.0) -> RoutingPolicy:
@@ -142,21 +147,18 @@ POLICIES: Mapping[str, Callable[..., RoutingPolicy]] = MappingProxyType(
         "least_work": least_work,
         "prefix_aware": prefix_aware,
         "prefix_precise": prefix_precise,
-        "adapter_affinity": adapter_affinity,
         "cost_aware": cost_aware,
         "nearest_region": nearest_region,
     }
 )
 
 
-def _prefix_policy(
-    name: str, matcher: PrefixMatcher | None, held_token_cost: float, temperature: float | None
-) -> RoutingPolicy:
+def _work_policy(name: str, scorer: LeastWork, temperature: float | None, matcher: PrefixMatcher | None) -> RoutingPolicy:
     picker: Picker = HighestScore() if temperature is None else Softmax(temperature)
-    return RoutingPolicy(name, DEFAULT_FILTERS, _scorers((LeastWork(held_token_cost), 1.0)), picker, matcher)
+    return RoutingPolicy(name, DEFAULT_FILTERS, _scorers((scorer, 1.0)), picker, matcher)
 
 
-def _scorers(*parts: tuple[Any, float]) -> tuple[WeightedScorer, ...]:
+def _scorers(*parts: tuple[Scorer, float]) -> tuple[WeightedScorer, ...]:
     return tuple(WeightedScorer(scorer, weight) for scorer, weight in parts)
 
 

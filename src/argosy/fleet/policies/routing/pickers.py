@@ -17,17 +17,18 @@ _SAME_SCORE = 1e-9
 
 
 def best_of(candidates: Replicas, scores: Sequence[float], rng: Random) -> ReplicaState:
-    """The candidate with the highest score; among equals the one with fewest requests per weight, then any at random.
+    """The candidate with the highest score.
 
-    Equal scores are common (an idle fleet, nothing cached anywhere), and always taking the first of them would send a
-    whole burst, or every router's requests, to one replica.
+    Among equals it is the one with fewest requests per weight, then the one picked longest ago, then any at random. Equal
+    scores are common (an idle fleet, nothing cached anywhere): always taking the first of them would send a whole burst to
+    one replica, and the requests of every router with the same view.
     """
     highest = max(scores) - _SAME_SCORE
     best = [replica for replica, score in zip(candidates, scores, strict=True) if score >= highest]
     if len(best) > 1:
-        loads = [requests_per_weight(replica) for replica in best]
-        lightest = min(loads)
-        best = [replica for replica, load in zip(best, loads, strict=True) if load == lightest]
+        ranks = [(requests_per_weight(replica), replica.last_picked) for replica in best]
+        lowest = min(ranks)
+        best = [replica for replica, rank in zip(best, ranks, strict=True) if rank == lowest]
     return best[0] if len(best) == 1 else best[rng.randrange(len(best))]
 
 

@@ -90,6 +90,7 @@ class ReplicaState:
         adapters: LoRA adapters that it said it holds.
         booked_adapters: number of booked requests per adapter.
         latency: of the answers that this router saw.
+        last_picked: number of the router's pick that chose it last, from 1; 0 if none has.
     """
 
     info: ReplicaInfo
@@ -101,6 +102,7 @@ class ReplicaState:
     adapters: frozenset[str] = frozenset()
     booked_adapters: dict[str, int] = field(default_factory=dict)
     latency: PeakEwma = field(default_factory=PeakEwma)
+    last_picked: int = 0
     _requests_at_report: int = 0
     _tokens_at_report: int = 0
 

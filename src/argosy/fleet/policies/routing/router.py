@@ -48,6 +48,7 @@ class Router:
         self.policy = policy
         self._rng = rng
         self._total_weight = sum(scorer.weight for scorer in policy.scorers)
+        self._num_picks = 0
         self._alive: dict[Decision, None] = {}
 
     @property
@@ -142,6 +143,8 @@ class Router:
     def _book(self, request: RoutingRequest, replica: ReplicaState, cached_tokens: int, now_s: float) -> Decision:
         prefill_tokens = request.prompt_tokens - cached_tokens
         tokens = prefill_tokens + request.expected_output_tokens
+        self._num_picks += 1
+        replica.last_picked = self._num_picks
         booked = replica.booked
         booked.requests += 1
         booked.tokens += tokens

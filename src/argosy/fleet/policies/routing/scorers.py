@@ -68,43 +68,36 @@ class CachedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class LeastWork:
-    """Tokens that stand before the answer: prompt tokens still to compute, this request's included, and tokens held.
+    """Tokens of work that stand before the answer, per unit of weight.
 
-    cost = (booked prefill + prompt - cached) + held_token_cost x tokens in flight, per unit of weight. A cached prefix
-    draws a request to where it lies until that replica has so much else to do that computing the prefix elsewhere is
-    cheaper; so a popular prefix spreads over as many replicas as its traffic needs.
+        booked prefill + prompt - cached + held_token_cost x tokens in flight + adapter_load_tokens if it lacks the adapter
+
+    A cached prefix or adapter draws a request to where it lies until that replica has so much else to do that computing or
+    loading it elsewhere is cheaper; so a popular one spreads over as many replicas as its traffic needs. Scores that only
+    say "has it" would pile up all its requests on the first replica that had it.
 
     Attributes:
         held_token_cost: how much a token in flight costs against a prompt token to compute. It is small: a decode step
             reads it, a prefill computes all layers for it.
+        adapter_load_tokens: prompt tokens that could be computed while a LoRA adapter is loaded. It counts twice where
+            another adapter must be dropped, which will be loaded again.
     """
 
     held_token_cost: float = 0.05
+    adapter_load_tokens: float = 1000.0
 
     def score(self, question: Question, candidates: Replicas) -> list[float]:
         """Relative to the candidate with most work."""
-        prompt, cached = question.request.prompt_tokens, question.cached_tokens
+        request, cached = question.request, question.cached_tokens
         costs: list[float] = []
         for replica in candidates:
-            own = max(0, prompt - cached.get(replica.replica_id, 0))
+            own = max(0, request.prompt_tokens - cached.get(replica.replica_id, 0))
             work = replica.booked.prefill_tokens + own + self.held_token_cost * replica.num_tokens
+            if request.adapter_id and not replica.holds_adapter(request.adapter_id):
+                has_room = replica.num_adapters < replica.info.max_adapters
+                work += self.adapter_load_tokens * (1 if has_room else 2)
             costs.append(work / replica.info.weight)
         return falling(costs)
-
-
-@dataclass(frozen=True, slots=True)
-class HoldsAdapter:
-    """The replica holds the LoRA adapter (1), has room for one more (0.5), or must drop one (0)."""
-
-    def score(self, question: Question, candidates: Replicas) -> list[float]:
-        """All 1 for a request without an adapter."""
-        adapter_id = question.request.adapter_id
-        if not adapter_id:
-            return [1.0] * len(candidates)
-        return [
-            1.0 if replica.holds_adapter(adapter_id) else 0.5 if replica.num_adapters < replica.info.max_adapters else 0.0
-            for replica in candidates
-        ]
 
 
 @dataclass(frozen=True, slots=True)
