@@ -12,7 +12,15 @@ from typing import Annotated
 import typer
 
 from argosy import __version__
-from argosy.cli import chat_command, doctor_command, models_command, plan_command, serve_command, version_command
+from argosy.cli import (
+    bench_command,
+    chat_command,
+    doctor_command,
+    models_command,
+    plan_command,
+    serve_command,
+    version_command,
+)
 from argosy.cli.flags import in_flags
 from argosy.cli.terminal import complain
 from argosy.errors import ArgosyError, ConfigError, InvalidRequest, ModelFileError, UnknownModel, UnsupportedModel
@@ -43,6 +51,7 @@ app.command("serve", epilog=serve_command.EPILOG)(serve_command.serve)
 app.command("chat", epilog=chat_command.EPILOG)(chat_command.chat)
 app.add_typer(models_command.app, name="models")
 app.add_typer(plan_command.app, name="plan", short_help="Plan what to buy for a model and how to shard it.")
+app.add_typer(bench_command.app, name="bench", short_help="Measure the engine, or a server under load.")
 app.command("doctor")(doctor_command.doctor)
 app.command("version")(version_command.version)
 
