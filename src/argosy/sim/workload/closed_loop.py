@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from argosy.sim.random_streams import RandomStreams
 from argosy.sim.workload.distributions import Distribution
@@ -53,4 +52,4 @@ class ClosedLoop:
         if request is None:
             return None
         self._client_of[request.request_id] = client
-        return replace(request, arrival_s=arrival_s)
+        return request.arriving_at(arrival_s)

@@ -7,7 +7,7 @@ others as they were. A conversation is drawn whole when it begins: what it says 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from random import Random
@@ -110,9 +110,9 @@ class GeneratedSource:
             session_id=session.session_id if self._is_conversation else "",
         )
         if number + 1 < len(session.turns):
-            self._sessions[request_id] = replace(
-                session, segments=(*request.segments, *request.answer), next_turn=number + 1
-            )
+            session.segments = (*request.segments, *request.answer)
+            session.next_turn = number + 1
+            self._sessions[request_id] = session
         return request
 
 

@@ -40,7 +40,7 @@ class Window:
         return [self._moved(item) for item in following if self._to_s is None or item.arrival_s < self._to_s]
 
     def _moved(self, request: TraceRequest) -> TraceRequest:
-        return request if self._shift_s == 0.0 else replace(request, arrival_s=max(0.0, request.arrival_s + self._shift_s))
+        return request if self._shift_s == 0.0 else request.arriving_at(max(0.0, request.arrival_s + self._shift_s))
 
 
 class RateScaled:
@@ -59,7 +59,7 @@ class RateScaled:
 
     def _compressed(self, request: TraceRequest, earliest_s: float = 0.0) -> TraceRequest:
         # Multiplying and dividing again may lose the last bit; nothing arrives before its cause.
-        return replace(request, arrival_s=max(earliest_s, request.arrival_s / self._factor))
+        return request.arriving_at(max(earliest_s, request.arrival_s / self._factor))
 
 
 class Mapped:
@@ -105,7 +105,7 @@ class Retimed:
     def __iter__(self) -> Iterator[TraceRequest]:
         """The requests at the given times."""
         # The requests come first: a time is only drawn for a request that is there.
-        return (replace(request, arrival_s=time_s) for request, time_s in zip(self._source, self._times, strict=False))
+        return (request.arriving_at(time_s) for request, time_s in zip(self._source, self._times, strict=False))
 
     def on_finish(self, request: TraceRequest, now_s: float) -> Iterable[TraceRequest]:
         """What follows in the source."""
@@ -153,7 +153,7 @@ def _passes(one_pass: Callable[[int], Source], times: int, period_s: float | Non
             first_s, last_s, count = (first_s if count else request.arrival_s), request.arrival_s, count + 1
             if period_s is not None and last_s >= period_s:
                 raise ConfigError(f"a pass has an arrival at {last_s:g} s, not before its period_s of {period_s:g}")
-            yield replace(request, arrival_s=start_s + last_s)
+            yield request.arriving_at(start_s + last_s)
         if period_s is not None:
             start_s += period_s
         elif number + 1 < times:

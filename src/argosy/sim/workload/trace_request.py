@@ -89,6 +89,20 @@ class TraceRequest:
         """The answer's content, `output_tokens` in all: what a later turn of the session repeats in its prompt."""
         return self.output_segments or (Segment(content_id("answer", self.request_id), self.output_tokens),)
 
+    def arriving_at(self, arrival_s: float) -> TraceRequest:
+        """The same request at another time, in seconds."""
+        return TraceRequest(
+            self.request_id,
+            arrival_s,
+            self.segments,
+            self.output_tokens,
+            self.session_id,
+            self.tenant,
+            self.priority,
+            self.timeout_s,
+            self.output_segments,
+        )
+
     def token_ids(self, vocab_size: int) -> tuple[int, ...]:
         """The prompt's tokens, each at least 0 and below `vocab_size`."""
         return segment_tokens(self.segments, vocab_size)
