@@ -16,7 +16,7 @@ from numba import cfunc, njit
 
 from argosy.kernels.pointers import OP_SIGNATURE, bits_float, load_i64
 from argosy.kernels.quantize_activations import quantize_row
-from argosy.kernels.simd import LANES, VECTOR_BYTES, fma, load, load_first, splat, store, store_first, sum_lanes
+from argosy.kernels.simd import LANES, VECTOR_BYTES, fma, load, load_first, load_up_to, splat, store_up_to, sum_lanes
 from argosy.kernels.tape import Arg
 
 
@@ -69,12 +69,9 @@ def inverse_rms(x: int, columns: int, eps: Any) -> Any:
 def scale_row(x: int, factor: Any, weight: int, columns: int, out: int) -> None:
     """out = (x · factor) · weight; `out` may be `x`."""
     factors = splat(factor)
-    full = columns // LANES * LANES
-    for i in range(0, 4 * full, VECTOR_BYTES):
-        store(out + i, (load(x + i) * factors) * load(weight + i))
-    if full < columns:
-        rest, i = columns - full, 4 * full
-        store_first(out + i, (load_first(x + i, rest) * factors) * load_first(weight + i, rest), rest)
+    for i in range(0, columns, LANES):
+        at, rest = 4 * i, columns - i
+        store_up_to(out + at, (load_up_to(x + at, rest) * factors) * load_up_to(weight + at, rest), rest)
 
 
 @njit(nogil=True, cache=True)
@@ -83,10 +80,10 @@ def add_row(x: int, factor: Any, weight: int, columns: int, out: int) -> None:
     factors = splat(factor)
     for i in range(0, columns, LANES):
         at, rest = 4 * i, columns - i
-        added = load_first(x + at, rest)
+        added = load_up_to(x + at, rest)
         if weight != 0:
-            added = (added * factors) * load_first(weight + at, rest)
-        store_first(out + at, load_first(out + at, rest) + added, rest)
+            added = (added * factors) * load_up_to(weight + at, rest)
+        store_up_to(out + at, load_up_to(out + at, rest) + added, rest)
 
 
 @njit(nogil=True, cache=True)

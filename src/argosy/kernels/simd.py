@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core.typing.templates import ConcreteTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
@@ -109,7 +109,7 @@ def _returning(context: Any, result: ir.Value | None) -> ir.Value:
     return context.get_dummy_value() if result is None else result
 
 
-def _intrinsic(signature: Any, emit: _Emit, doc: str) -> Any:
+def define_intrinsic(signature: Any, emit: _Emit, doc: str) -> Any:
     """An intrinsic of fixed signature; `emit(builder, *arguments)` returns its value."""
 
     def codegen(context: Any, b: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
@@ -155,19 +155,46 @@ def _emit_store_first(b: ir.IRBuilder, address: ir.Value, value: ir.Value, count
     call(b, f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), *arguments)
 
 
+def _emit_load_bf16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    bits = b.load(emit_pointer(b, address), align=2, typ=ir.VectorType(_I16, LANES))
+    return b.bitcast(b.shl(b.zext(bits, _VI), constant(16, _VI)), _VF)
+
+
+def _emit_store_bf16(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    """Rounded to nearest even; a NaN stays one whatever its payload."""
+    bits = b.bitcast(value, _VI)
+    odd = b.and_(b.lshr(bits, constant(16, _VI)), constant(1, _VI))
+    rounded = b.lshr(b.add(bits, b.add(odd, constant(0x7FFF, _VI))), constant(16, _VI))
+    is_nan = b.fcmp_unordered("uno", value, value)
+    halves = b.trunc(b.select(is_nan, constant(0x7FC0, _VI), rounded), ir.VectorType(_I16, LANES))
+    b.store(halves, emit_pointer(b, address), align=2)
+
+
+def _emit_load_f16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return b.fpext(b.load(emit_pointer(b, address), align=2, typ=ir.VectorType(_F16, LANES)), _VF)
+
+
+def _emit_store_f16(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    b.store(b.fptrunc(value, ir.VectorType(_F16, LANES)), emit_pointer(b, address), align=2)
+
+
 _A = types.intp
 _F = types.float32
-load = _intrinsic(F32x8(_A), _emit_load, "Eight f32 at an address.")
-store = _intrinsic(types.void(_A, F32x8), _emit_store, "Write eight f32 at an address.")
-load_first = _intrinsic(
+load = define_intrinsic(F32x8(_A), _emit_load, "Eight f32 at an address.")
+store = define_intrinsic(types.void(_A, F32x8), _emit_store, "Write eight f32 at an address.")
+load_first = define_intrinsic(
     F32x8(_A, _A), _emit_load_first, "The first `count` of eight f32 at an address; the rest is 0, unread."
 )
-store_first = _intrinsic(types.void(_A, F32x8, _A), _emit_store_first, "Write the first `count` lanes at an address.")
-splat = _intrinsic(F32x8(_F), emit_splat, "A number in every lane.")
-fma = _intrinsic(F32x8(F32x8, F32x8, F32x8), emit_fma, "x * y + z.")
-greater = _intrinsic(F32x8(F32x8, F32x8), _greater, "The greater of each lane; y if either is NaN.")
-sum_lanes = _intrinsic(_F(F32x8), lambda b, x: _fold(b, x, b.fadd), "The sum of the lanes, halves first.")
-max_lanes = _intrinsic(_F(F32x8), lambda b, x: _fold(b, x, lambda p, q: _greater(b, p, q)), "The greatest lane.")
+store_first = define_intrinsic(types.void(_A, F32x8, _A), _emit_store_first, "Write the first `count` lanes at an address.")
+load_bf16 = define_intrinsic(F32x8(_A), _emit_load_bf16, "Eight bfloat16 at an address, widened.")
+store_bf16 = define_intrinsic(types.void(_A, F32x8), _emit_store_bf16, "Write eight bfloat16, rounded to nearest even.")
+load_f16 = define_intrinsic(F32x8(_A), _emit_load_f16, "Eight IEEE halves at an address, widened.")
+store_f16 = define_intrinsic(types.void(_A, F32x8), _emit_store_f16, "Write eight IEEE halves, rounded to nearest even.")
+splat = define_intrinsic(F32x8(_F), emit_splat, "A number in every lane.")
+fma = define_intrinsic(F32x8(F32x8, F32x8, F32x8), emit_fma, "x * y + z.")
+greater = define_intrinsic(F32x8(F32x8, F32x8), _greater, "The greater of each lane; y if either is NaN.")
+sum_lanes = define_intrinsic(_F(F32x8), lambda b, x: _fold(b, x, b.fadd), "The sum of the lanes, halves first.")
+max_lanes = define_intrinsic(_F(F32x8), lambda b, x: _fold(b, x, lambda p, q: _greater(b, p, q)), "The greatest lane.")
 
 
 def _define_operator(function: Any, emit: _Emit) -> None:
@@ -187,3 +214,20 @@ _define_operator(operator.add, lambda b, x, y: b.fadd(x, y))
 _define_operator(operator.sub, lambda b, x, y: b.fsub(x, y))
 _define_operator(operator.mul, lambda b, x, y: b.fmul(x, y))
 _define_operator(operator.truediv, lambda b, x, y: b.fdiv(x, y))
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def load_up_to(address: int, count: int) -> Any:
+    """Eight f32 at `address`, or the first `count` of them if that is fewer; the rest is 0."""
+    if count >= LANES:
+        return load(address)
+    return load_first(address, count)
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def store_up_to(address: int, value: Any, count: int) -> None:
+    """Write eight f32, or the first `count` of them if that is fewer. Masked stores are slow on some processors."""
+    if count >= LANES:
+        store(address, value)
+    else:
+        store_first(address, value, count)
