@@ -128,8 +128,8 @@ class TraceFileError(ConfigError):
     """
 
     def __init__(self, path: str, what: str, line: int | None = None) -> None:
-        where = "" if line is None else f" line {line}"
-        super().__init__(f"trace {path}{where}: {what}")
+        where = "" if line is None else f" line {line}:"
+        super().__init__(f"trace {path}{where} {what}")
         self.line = line
 
 

@@ -15,8 +15,9 @@ from argosy.errors import ConfigError
 from argosy.planner.formats import WeightFormat
 from argosy.planner.offers import DeviceOffer
 from argosy.planner.serving_question import DraftModel, Slo, Target
-from argosy.planner.trace_files import read_trace, trace_traffic
+from argosy.planner.trace_traffic import trace_traffic
 from argosy.planner.traffic import Traffic
+from argosy.sim.workload.trace_files import read_trace
 
 _WEIGHTS = {
     "bf16": WeightFormat.BASE,
