@@ -36,7 +36,9 @@ def loads(monkeypatch, byte_tokenizer) -> list[dict]:
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
         suggested = {"temperature": 0.0}
         path = Path("toy.gguf")
-        return LoadedModel(name, path, CONFIG, byte_tokenizer, decoder, 1, frozenset({256}), suggested)
+        return LoadedModel(
+            name, path, CONFIG, byte_tokenizer, decoder, 1, frozenset({256}), suggested, decoder.max_positions
+        )
 
     monkeypatch.setattr(build, "load_model", load_model)
     return asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -110,6 +111,12 @@ class GgufFile:
                 part = slice(start, start + _ROWS_PER_CALL)
                 values[part] = dequantize(rows[part], tensor.type)
         return values.reshape(tensor.shape)
+
+    def release(self) -> None:
+        """Let go of the memory behind pages read so far; what is needed again is read from the disk again."""
+        if isinstance(self._data, np.memmap) and hasattr(mmap, "MADV_DONTNEED"):
+            mapping: mmap.mmap = self._data._mmap  # type: ignore[attr-defined]
+            mapping.madvise(mmap.MADV_DONTNEED)
 
     def _stored(self, tensor: GgufTensor) -> NDArray[np.uint8]:
         return self._data[tensor.offset_bytes : tensor.offset_bytes + tensor.num_bytes]

@@ -11,16 +11,20 @@ Four things differ between the two:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from argosy.errors import UnsupportedModel
 from argosy.models.config import ModelConfig
 from argosy.models.gguf_file import GgufFile
 from argosy.models.gguf_rope import DIVISORS_TENSOR
+from argosy.models.stored_weights import StoredWeight
 
 _TOP_LEVEL = MappingProxyType({"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"})
 _LAYER = MappingProxyType(
@@ -80,7 +84,37 @@ def weights_from_gguf(file: GgufFile, config: ModelConfig) -> Iterator[tuple[str
             yield from zip(targets, values, strict=True)
 
 
-def unpermute(rows: Tensor, num_heads: int) -> Tensor:
+def stored_weights_from_gguf(file: GgufFile, config: ModelConfig) -> Iterator[StoredWeight]:
+    """Every weight of `file` as it is stored, by its Hugging Face name; nothing is read before its `read` is called.
+
+    Rows are in Hugging Face's order. A norm that GGUF stores as 1 + weight is given so, as the kernels want it:
+    `StoredWeight.includes_offset` says it.
+
+    Raises:
+        UnsupportedModel: as `weights_from_gguf`.
+    """
+    file.check_types()
+    layout = _Layout(file, config)
+    for stored in file.tensors:
+        if stored == DIVISORS_TENSOR:
+            continue
+        targets = layout.targets(stored)
+        tensor = file.tensors[stored]
+        shape = tensor.shape if len(targets) == 1 else tensor.shape[1:]
+        for part, target in enumerate(targets):
+            yield StoredWeight(
+                name=target,
+                type=tensor.type,
+                shape=shape,
+                read=layout.reader(stored, part if len(targets) > 1 else None),
+                includes_offset=bool(config.norm_offset) and stored.endswith("norm.weight"),
+            )
+
+
+_Rows = TypeVar("_Rows", Tensor, NDArray[np.uint8])
+
+
+def unpermute(rows: _Rows, num_heads: int) -> _Rows:
     """Bring the output rows of a llama Q or K projection from GGUF's order to Hugging Face's.
 
     Within each head of d rows, with h = d / 2:
@@ -89,13 +123,13 @@ def unpermute(rows: Tensor, num_heads: int) -> Tensor:
         Hugging Face:  0  1  2  …  h  h+1  h+2  …   (halves)
 
     Args:
-        rows: [num_heads * d, ...], a weight or a bias.
+        rows: [num_heads * d, ...], a weight or a bias, as numbers or as stored bytes.
 
     Returns:
         The same shape, a fresh contiguous tensor.
     """
     half = rows.shape[0] // num_heads // 2
-    return rows.reshape(num_heads, half, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+    return rows.reshape(num_heads, half, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 class _Layout:
@@ -131,13 +165,37 @@ class _Layout:
 
     def restore(self, stored: str, values: Tensor) -> Tensor:
         """`values` of the stored tensor in Hugging Face's layout; may change them in place."""
-        if self.config.architecture in ("llama", "mixtral"):
-            for stem, heads in ((".attn_q.", self.config.num_heads), (".attn_k.", self.config.num_kv_heads)):
-                if stem in stored:
-                    return unpermute(values, heads)
+        heads = self._permuted_heads(stored)
+        if heads:
+            return unpermute(values, heads)
         if self.config.norm_offset and stored.endswith("norm.weight"):
             return values.sub_(self.config.norm_offset)
         return values
+
+    def reader(self, stored: str, expert: int | None) -> Callable[[], NDArray[np.uint8]]:
+        """What gives the stored bytes of a tensor, or of one expert of a stacked one, with rows in Hugging Face's order."""
+        heads = self._permuted_heads(stored)
+
+        def read() -> NDArray[np.uint8]:
+            raw: NDArray[np.uint8] = self.file.raw(stored)
+            if expert is not None:
+                raw = raw[expert]
+            if not heads:
+                return raw
+            if raw.ndim == 1:  # a bias: one row of numbers
+                width = raw.shape[0] // self.file.tensors[stored].shape[0]
+                return unpermute(raw.reshape(-1, width), heads).ravel()
+            return unpermute(raw, heads)
+
+        return read
+
+    def _permuted_heads(self, stored: str) -> int:
+        """Heads of a projection whose rows GGUF interleaves; 0 for every other tensor."""
+        if self.config.architecture in ("llama", "mixtral"):
+            for stem, heads in ((".attn_q.", self.config.num_heads), (".attn_k.", self.config.num_kv_heads)):
+                if stem in stored:
+                    return heads
+        return 0
 
     def _expert_name(self, stem: str, stored: str) -> str:
         kinds = _EXPERTS.get(self.config.architecture, {})

@@ -11,6 +11,7 @@ from argosy.models.config import ModelConfig
 
 if TYPE_CHECKING:
     from argosy.models.architectures.decoder import Decoder
+    from argosy.models.stored_weights import StoredWeights
 
 
 class Tokenizer(Protocol):
@@ -77,7 +78,9 @@ class LoadedModel:
         name: as the user gave it.
         path: the GGUF file or the folder.
         weights_bytes: size of the weights as stored.
-        decoder: the torch module, weights loaded, in eval mode, on its device.
+        decoder: the torch module, weights loaded, in eval mode, on its device; or None.
+        stored: in place of a decoder, the weights as the files store them; or None.
+        max_positions: longest sequence prepared for.
         eos_token_ids: union of tokenizer, config and generation config.
         default_sampling: what the checkpoint's generation config suggests, under `SamplingParams` names.
     """
@@ -86,7 +89,9 @@ class LoadedModel:
     path: Path
     config: ModelConfig
     tokenizer: Tokenizer
-    decoder: Decoder
+    decoder: Decoder | None
     weights_bytes: int
     eos_token_ids: frozenset[int]
     default_sampling: Mapping[str, float | int]
+    max_positions: int
+    stored: StoredWeights | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from argosy.models.architectures.decoder import Decoder
+    from argosy.models.stored_weights import StoredWeights
 
 
 def load_model(
@@ -29,10 +30,12 @@ def load_model(
     progress: Progress | None = None,
     chat_template: str | None = None,
     max_positions: int | None = None,
+    keep_stored: Callable[[Checkpoint], bool] | None = None,
 ) -> LoadedModel:
     """Fetch the model called `name` if need be, and load it.
 
-    Device and dtype are checked before anything is fetched. Memory peaks at the weights in `dtype` plus one stored tensor.
+    Device and dtype are checked before anything is fetched. Memory peaks at the weights in `dtype` plus one stored tensor;
+    weights that are kept as stored are not read at all.
 
     Args:
         name: as `resolve` takes it.
@@ -41,6 +44,7 @@ def load_model(
         cache_dir, offline, progress: as in `resolve`.
         chat_template: Jinja source in place of the checkpoint's own.
         max_positions: longest sequence to prepare for, if less than the model allows.
+        keep_stored: asked once the configuration is known; True gives the weights as stored in place of a decoder.
 
     Raises:
         ConfigError: an unknown or unavailable device or dtype, max_positions out of range, or torch is not installed.
@@ -57,13 +61,19 @@ def load_model(
     _check_max_positions(checkpoint, max_positions)
     with naming(checkpoint.path):
         tokenizer = load_tokenizer(checkpoint, chat_template=chat_template)
-        decoder = load_decoder(checkpoint, dtype=element_type, device=str(target), max_positions=max_positions)
+        decoder, stored = None, None
+        if keep_stored is not None and keep_stored(checkpoint):
+            stored = open_stored_weights(checkpoint)
+        else:
+            decoder = load_decoder(checkpoint, dtype=element_type, device=str(target), max_positions=max_positions)
     return LoadedModel(
         name=name,
         path=checkpoint.path,
         config=checkpoint.config,
         tokenizer=tokenizer,
         decoder=decoder,
+        stored=stored,
+        max_positions=checkpoint.config.max_positions if max_positions is None else max_positions,
         weights_bytes=checkpoint.weights_bytes,
         eos_token_ids=checkpoint.eos_token_ids | tokenizer.eos_token_ids,
         default_sampling=checkpoint.default_sampling,
@@ -115,6 +125,27 @@ def checkpoint_weights(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
     from argosy.models.safetensors_weights import weights_from_folder
 
     return weights_from_folder(checkpoint.source)
+
+
+def open_stored_weights(checkpoint: Checkpoint) -> StoredWeights:
+    """The weights of an open checkpoint as stored; none is read yet.
+
+    Raises:
+        ModelFileError, UnsupportedModel: the tensors are not those of the configuration.
+    """
+    from argosy.models.architectures.decoder import expected_shapes
+    from argosy.models.stored_weights import StoredWeights
+
+    config, source = checkpoint.config, checkpoint.source
+    expected = expected_shapes(config)
+    if isinstance(source, GgufFile):
+        from argosy.models.gguf_weights import stored_weights_from_gguf
+
+        weights = stored_weights_from_gguf(source, config)
+        return StoredWeights(weights, expected=expected, tied_head=config.tie_embeddings, release=source.release)
+    from argosy.models.safetensors_weights import stored_weights_from_folder
+
+    return StoredWeights(stored_weights_from_folder(source), expected=expected, tied_head=config.tie_embeddings)
 
 
 def _check_max_positions(checkpoint: Checkpoint, max_positions: int | None) -> None:

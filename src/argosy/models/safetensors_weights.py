@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from gguf.constants import GGMLQuantizationType
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
 from argosy.errors import ModelFileError
 from argosy.models.safetensors_folder import SafetensorsFolder, open_shard
+from argosy.models.stored_weights import StoredWeight
 
 
 def weights_from_folder(folder: SafetensorsFolder) -> Iterator[tuple[str, Tensor]]:
@@ -31,6 +37,16 @@ def weights_from_folder(folder: SafetensorsFolder) -> Iterator[tuple[str, Tensor
                     yield name, _read(shard, tensor.name, file)
 
 
+def stored_weights_from_folder(folder: SafetensorsFolder) -> Iterator[StoredWeight]:
+    """Every weight of the language model as it is stored, named as by `weights_from_folder`; none is read before it is
+    asked for."""
+    for tensor in folder.tensors.values():
+        name = language_model_name(tensor.name)
+        if name is not None:
+            element_type = GGMLQuantizationType[tensor.dtype]
+            yield StoredWeight(name, element_type, tensor.shape, partial(_read_bytes, tensor.name, tensor.file))
+
+
 def language_model_name(stored: str) -> str | None:
     """A stored name as a text-only checkpoint has it, or None for what belongs to vision.
 
@@ -44,6 +60,13 @@ def language_model_name(stored: str) -> str | None:
     if stored.startswith("model.language_model."):
         return "model." + stored.removeprefix("model.language_model.")
     return stored.removeprefix("language_model.")
+
+
+def _read_bytes(name: str, file: Path) -> NDArray[np.uint8]:
+    """uint8 [..., bytes per row]."""
+    with open_shard(file, "pt") as shard:
+        stored: NDArray[np.uint8] = _read(shard, name, file).contiguous().view(torch.uint8).numpy()
+    return stored
 
 
 def _read(shard: Any, name: str, file: Path) -> Tensor:

@@ -188,6 +188,16 @@ def build_decoder(config: ModelConfig, *, dtype: torch.dtype, device: str, max_p
     return Decoder(config, dtype=dtype, device=device, max_positions=positions).eval()
 
 
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor that a checkpoint of `config` must hold, by name. Allocates nothing.
+
+    Raises:
+        UnsupportedModel, ModelFileError: as `build_decoder`.
+    """
+    decoder = build_decoder(config, dtype=torch.float32, device="meta", max_positions=1)
+    return {name: tuple(slot.shape) for name, slot in checkpoint_slots(decoder).items()}
+
+
 def _check_shape(config: ModelConfig) -> None:
     """Refuse a configuration whose sizes do not fit together, before torch does so in its own words."""
     if config.num_heads % config.num_kv_heads:
