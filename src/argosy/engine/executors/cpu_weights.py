@@ -1,0 +1,153 @@
+"""A model's weights in the order in which the CPU kernels read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from argosy.kernels.pack_ggml import pack
+from argosy.kernels.packed import PANEL_ROWS, PackedMatrix, concat_rows
+from argosy.models.config import ModelConfig
+from argosy.models.stored_weights import StoredWeight, StoredWeights
+
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Matrices that read one input and whose outputs lie side by side, e.g. Q, K and V.
+
+    Neighbours of one kind are one matrix; `parts` are what is left, in the order of the output columns.
+    """
+
+    parts: tuple[PackedMatrix, ...]
+
+    @property
+    def rows(self) -> int:
+        """Width of the output."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def columns(self) -> int:
+        """Width of the input."""
+        return self.parts[0].columns
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer. Norm weights are f32 with the configuration's `norm_offset` added.
+
+    Attributes:
+        attention_norm, mlp_norm: before the two blocks.
+        attention_post_norm, mlp_post_norm: behind them, inside the residual branch (Gemma), or None.
+        q_norm, k_norm: of each head, or None.
+    """
+
+    attention_norm: FloatArray
+    qkv: Projection
+    q_norm: FloatArray | None
+    k_norm: FloatArray | None
+    attention_output: Projection
+    attention_post_norm: FloatArray | None
+    mlp_norm: FloatArray
+    gate_up: Projection
+    down: Projection
+    mlp_post_norm: FloatArray | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    """All weights of a dense decoder. `head` is `embedding` where the two are tied."""
+
+    embedding: PackedMatrix
+    layers: tuple[LayerWeights, ...]
+    final_norm: FloatArray
+    head: PackedMatrix
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all packed matrices."""
+        return sum(matrix.num_bytes for matrix in self.matrices())
+
+    def matrices(self) -> list[PackedMatrix]:
+        """Every packed matrix once."""
+        found = [self.embedding] if self.head is self.embedding else [self.embedding, self.head]
+        for layer in self.layers:
+            for projection in (layer.qkv, layer.attention_output, layer.gate_up, layer.down):
+                found += projection.parts
+        return found
+
+
+def pack_weights(config: ModelConfig, stored: StoredWeights) -> ModelWeights:
+    """Pack every weight; keeps the bits of the stored numbers. The pages read are released layer by layer.
+
+    Raises:
+        UnsupportedModel: a tensor's type has no kernel.
+        ModelFileError: a file was damaged since it was opened.
+    """
+    reader = _Reader(config, stored)
+    layers = []
+    for layer in range(config.num_layers):
+        layers.append(reader.layer(f"model.layers.{layer}."))
+        stored.release()
+    embedding = reader.matrix("model.embed_tokens")
+    head = embedding if config.tie_embeddings else reader.matrix("lm_head")
+    final_norm = reader.norm("model.norm.weight")
+    stored.release()
+    return ModelWeights(embedding, tuple(layers), final_norm, head)
+
+
+class _Reader:
+    """Looks weights up by name and packs them."""
+
+    def __init__(self, config: ModelConfig, stored: Mapping[str, StoredWeight]) -> None:
+        self._config = config
+        self._stored = stored
+
+    def layer(self, prefix: str) -> LayerWeights:
+        has_post_norms = self._config.architecture == "gemma3"
+        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+        # Gemma gives the name of Llama's second norm to the one behind attention.
+        second = f"{prefix}post_attention_layernorm.weight"
+        return LayerWeights(
+            attention_norm=self.norm(f"{prefix}input_layernorm.weight"),
+            qkv=self.projection(*(f"{attention}{part}_proj" for part in "qkv")),
+            q_norm=self.norm(f"{attention}q_norm.weight") if self._config.qk_norm else None,
+            k_norm=self.norm(f"{attention}k_norm.weight") if self._config.qk_norm else None,
+            attention_output=self.projection(f"{attention}o_proj"),
+            attention_post_norm=self.norm(second) if has_post_norms else None,
+            mlp_norm=self.norm(f"{prefix}pre_feedforward_layernorm.weight" if has_post_norms else second),
+            gate_up=self.projection(f"{mlp}gate_proj", f"{mlp}up_proj"),
+            down=self.projection(f"{mlp}down_proj"),
+            mlp_post_norm=self.norm(f"{prefix}post_feedforward_layernorm.weight") if has_post_norms else None,
+        )
+
+    def matrix(self, name: str) -> PackedMatrix:
+        """The matrix called `name`, with its bias if it has one."""
+        weight, bias = self._stored[f"{name}.weight"], self._stored.get(f"{name}.bias")
+        packed = pack(weight.type, weight.read())
+        return packed if bias is None else packed.with_bias(bias.floats())
+
+    def projection(self, *names: str) -> Projection:
+        matrices = [self.matrix(name) for name in names]
+        return Projection(tuple(_joined(matrices)))
+
+    def norm(self, name: str) -> FloatArray:
+        weight = self._stored[name]
+        values = weight.floats()
+        return values if weight.includes_offset else values + np.float32(self._config.norm_offset)
+
+
+def _joined(matrices: Sequence[PackedMatrix]) -> list[PackedMatrix]:
+    """`matrices` with runs of one kind made one, as far as panels allow."""
+    runs: list[list[PackedMatrix]] = []
+    for matrix in matrices:
+        last = runs[-1][-1] if runs else None
+        if last is not None and last.kind == matrix.kind and last.rows % PANEL_ROWS == 0:
+            runs[-1].append(matrix)
+        else:
+            runs.append([matrix])
+    return [run[0] if len(run) == 1 else concat_rows(run) for run in runs]
