@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from argosy.engine.core.plan import ScheduledSequence, SequenceResult, StepPlan, StepResult
+from argosy.engine.core.coasting import Foresight
+from argosy.engine.core.plan import Coasting, ScheduledSequence, SequenceResult, StepPlan, StepResult
 from argosy.engine.executors.base import Executor
 from argosy.errors import ConfigError, SimulationError
 from argosy.sim.speculation import SpeculationProcess
 from argosy.sim.step_pricer import Chunk, StepPricer, StepShape
 from argosy.sim.workload.trace_request import TraceRequest
 
+# Up to so many steps, pricing them one by one is quicker than setting up arrays.
+_FEW_STEPS = 6
+
 
 class SimulatedExecutor(Executor, Protocol):
     """An executor whose outputs are known beforehand, so that it can be told of requests and asked ahead of steps."""
+
+    def answer(self, plan: StepPlan) -> tuple[SequenceResult, ...]:
+        """The tokens that each entry of a plan gets, without a duration."""
+        ...
+
+    def foreseen_s(self, ahead: Foresight) -> list[float] | None:
+        """Seconds of each step of `ahead`, equal to what `execute` would say; None if only `execute` can tell."""
+        ...
 
     def expect(self, sequence_id: int, request: TraceRequest, transferred_tokens: int = 0) -> None:
         """A sequence will come whose prompt and answer are those of `request`; see `Replica.submit`."""
@@ -30,14 +41,6 @@ class SimulatedExecutor(Executor, Protocol):
 
     def earliest_start_s(self, step: int) -> float:
         """The moment before which a step does not begin, however ready everything is; 0 for none."""
-        ...
-
-
-class StepTimer(Protocol):
-    """Says how long steps take."""
-
-    def step_s(self, plan: StepPlan, transferred: Callable[[ScheduledSequence], int]) -> float:
-        """Seconds of `plan`; `transferred` says how many tokens of an entry are already computed elsewhere."""
         ...
 
 
@@ -57,7 +60,7 @@ class CostTimer:
 
     def step_s(self, plan: StepPlan, transferred: Callable[[ScheduledSequence], int]) -> float:
         """Seconds of `plan`. A step whose tokens were all computed elsewhere takes none but the step's overhead."""
-        limits = self.pricer.limits
+        limits, coasting = self.pricer.limits, plan.coasting
         width = 1 if self.speculation is None else self.speculation.drafts + 1
         decoding = 0
         pasts: list[int] = []
@@ -72,14 +75,50 @@ class CostTimer:
             done = transferred(entry)
             if done < new:
                 chunks.append(Chunk(new - done, start + done, samples))
+        decoding += coasting.num_sequences
         if not decoding and not chunks:
             return self.pricer.model.constants.step_s
-        seen = tuple(_seen(pasts, width, limit) for limit in limits)
-        read = seen if width == 1 else tuple(_read(pasts, width, limit) for limit in limits)
+        seen = tuple([_seen(pasts, width, limit) for limit in limits])
+        if coasting.num_sequences:
+            assert width == 1, "whoever speculates does not coast"
+            seen = tuple(map(int.__add__, seen, self._seen_by_those_who_coast(coasting)))
+        read = seen if width == 1 else tuple([_read(pasts, width, limit) for limit in limits])
         seconds = self.pricer.step_s(StepShape(decoding, width, seen, read, tuple(chunks)))
         if self.speculation is not None and decoding:
             seconds += self.speculation.draft_s(pasts)
         return seconds
+
+    def foreseen_s(self, ahead: Foresight) -> list[float] | None:
+        """Seconds of each step of `ahead`; None when speculating, since then a step gives more than one token."""
+        if self.speculation is not None:
+            return None
+        count = ahead.num_sequences
+        if ahead.num_steps <= _FEW_STEPS:
+            return [self.pricer.step_s(StepShape(count, 1, seen, seen)) for seen in self._seen_ahead(ahead)]
+        steps = np.arange(1, ahead.num_steps + 1, dtype=np.int64)
+        contexts = np.array(ahead.contexts, np.int64)[:, None]
+        seen = [
+            ahead.context_tokens + count * steps if limit is None else np.minimum(contexts + steps, limit).sum(axis=0)
+            for limit in self.pricer.limits
+        ]
+        seconds: list[float] = self.pricer.decode_run_s(count, [one.astype(np.float64) for one in seen]).tolist()
+        return seconds
+
+    def _seen_ahead(self, ahead: Foresight) -> Iterator[tuple[int, ...]]:
+        for step in range(1, ahead.num_steps + 1):
+            yield tuple(
+                [
+                    ahead.context_tokens + ahead.num_sequences * step
+                    if limit is None
+                    else sum([min(context + step, limit) for context in ahead.contexts])
+                    for limit in self.pricer.limits
+                ]
+            )
+
+    def _seen_by_those_who_coast(self, coasting: Coasting) -> Iterator[int]:
+        capped = iter(coasting.capped_tokens)
+        for limit in self.pricer.limits:
+            yield coasting.context_tokens + coasting.num_sequences if limit is None else next(capped)
 
 
 def _seen(pasts: Sequence[int], width: int, limit: int | None) -> int:
@@ -159,6 +198,13 @@ class CostExecutor:
         self._expected: dict[int, _Expected] = {}
 
     @property
+    def context_limits(self) -> tuple[int, ...]:
+        """Attention windows of the model, as `engine.core.coasting.KnownOutputs` wants them."""
+        if not isinstance(self.timer, CostTimer):
+            return ()
+        return tuple([limit for limit in self.timer.pricer.limits if limit is not None])
+
+    @property
     def num_expected(self) -> int:
         """Sequences it knows of."""
         return len(self._expected)
@@ -193,6 +239,18 @@ class CostExecutor:
             results.append(SequenceResult(sequence_id, tokens, (), (), ""))
         return tuple(results)
 
+    def foreseen_s(self, ahead: Foresight) -> list[float] | None:
+        """Seconds of each step of `ahead`; None for a recording or with speculation."""
+        return self.timer.foreseen_s(ahead) if isinstance(self.timer, CostTimer) else None
+
+    def num_certain(self, sequence_id: int, num_output: int) -> int:
+        """Steps that give one token each: all that are left of the answer, or none with speculation."""
+        return 0 if self.speculation is not None else len(self._expected[sequence_id].answer) - num_output
+
+    def output_ids(self, sequence_id: int, first: int, stop: int) -> tuple[int, ...]:
+        """Part of the answer."""
+        return self._expected[sequence_id].answer[first:stop]
+
     def close(self) -> None:
         """Forget everything."""
         self._expected.clear()
@@ -203,12 +261,3 @@ class CostExecutor:
         if known is None or not known.transferred_tokens:
             return 0
         return max(0, min(len(entry.token_ids), known.transferred_tokens - entry.start))
-
-
-def decode_contexts(first: Sequence[int], steps: int, limit: int | None) -> NDArray[np.float64]:
-    """[steps] tokens seen by sequences at contexts `first` that decode one token a step; see `StepShape.seen`."""
-    ahead = np.arange(1, steps + 1, dtype=np.int64)
-    if limit is None:
-        return np.asarray(sum(first) + len(first) * ahead, np.float64)
-    grown = np.array(first, np.int64)[:, None] + ahead
-    return np.asarray(np.minimum(grown, limit).sum(axis=0), np.float64)

@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 from argosy.engine.core.events import OutputEvent
-from argosy.engine.core.plan import SequenceResult, StepPlan, StepResult
 from argosy.engine.core.request import FinishReason, Request, Sequence
 from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.core.scheduler import Scheduler
@@ -15,10 +14,8 @@ from argosy.errors import ConfigError, EngineUnavailable
 from argosy.sim.cost_executor import SimulatedExecutor
 from argosy.sim.event_loop import EventHandle, EventLoop
 from argosy.sim.outcome import Outcome, ReplicaListener, RequestOutcome, StepSpan
+from argosy.sim.step_driver import StepDriver
 from argosy.sim.workload.trace_request import TraceRequest
-
-# Of events at one moment, steps end last: a request that arrives just then is in time for the next step.
-STEP_PRIORITY = 100
 
 
 class ReplicaState(enum.StrEnum):
@@ -82,7 +79,7 @@ class Replica:
     Attributes:
         name: unique in a fleet; goes into records.
         scheduler: the engine's; read its counters, call nothing that changes it.
-        busy_s: seconds in which a step was running, so far.
+        state: see `ReplicaState`.
         listener: hears of tokens, ends and steps; may be replaced before the first request.
     """
 
@@ -94,9 +91,14 @@ class Replica:
         executor: SimulatedExecutor,
         *,
         listener: ReplicaListener | None = None,
+        one_by_one: bool = False,
         check_invariants: bool = False,
     ) -> None:
-        """Make a READY replica. With `check_invariants`, the scheduler's whole state is checked after every step.
+        """Make a READY replica.
+
+        Args:
+            one_by_one: make every step an event of its own; see `StepDriver`.
+            check_invariants: check the scheduler's whole state after every step.
 
         Raises:
             ConfigError: scheduler and executor differ in the number of KV blocks.
@@ -109,21 +111,27 @@ class Replica:
         self.name = name
         self.scheduler = scheduler
         self.listener = listener
-        self.busy_s = 0.0
         self.state = ReplicaState.READY
         self._loop = loop
         self._executor = executor
-        self._check = check_invariants
-        self._slowdown = 1.0
         self._corrupts = False
         self._live: dict[str, _Live] = {}
-        self._plan: StepPlan | None = None
-        self._result: StepResult | None = None
-        self._step_start_s = 0.0
-        self._step_start: EventHandle | None = None
-        self._step_end: EventHandle | None = None
-        self._before = (0, 0, 0)
         self._startup: EventHandle | None = None
+        self._driver = StepDriver(
+            loop,
+            scheduler,
+            executor,
+            on_events=lambda events: self._handle(events, Outcome.FINISHED),
+            on_span=self._tell,
+            one_by_one=one_by_one,
+            check_invariants=check_invariants,
+        )
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which a step was running, so far."""
+        self._driver.catch_up()
+        return self._driver.busy_s
 
     @property
     def num_in_flight(self) -> int:
@@ -137,13 +145,14 @@ class Replica:
 
     def load(self) -> ReplicaLoad:
         """The load at this moment."""
+        self._driver.catch_up()
         s = self.scheduler
         kv = s.kv
         return ReplicaLoad(
             num_running=s.num_running,
             num_waiting=s.num_waiting,
             active_tokens=s.num_running_tokens,
-            waiting_tokens=sum(len(one.sequence.token_ids) for one in self._live.values() if not one.sequence.block_table),
+            waiting_tokens=s.num_waiting_tokens,
             kv_used_fraction=kv.num_held / kv.num_blocks,
             kv_tokens_free=kv.num_available * kv.block_size,
         )
@@ -161,6 +170,7 @@ class Replica:
         """
         if not self.is_ready:
             raise EngineUnavailable(f"replica {self.name} is {self.state}")
+        self._driver.interrupt()
         now_s = self._loop.now_s()
         sequence = self._submit_to_scheduler(request, now_s)
         self._executor.expect(sequence.sequence_id, request, transferred_tokens)
@@ -169,12 +179,12 @@ class Replica:
             due_s = max(now_s, request.arrival_s + request.timeout_s)
             timeout = self._loop.at(due_s, lambda: self._give_up(request.request_id))
         self._live[request.request_id] = _Live(request, sequence, now_s, timeout)
-        self._begin_step_if_idle()
+        self._driver.begin_if_idle()
 
     def abort(self, request_id: str) -> None:
         """End a request in any state; its outcome is ABORTED. Does nothing if it has ended or never was."""
         if request_id in self._live:
-            self._end(self.scheduler.abort(request_id), Outcome.ABORTED)
+            self._drop(request_id, Outcome.ABORTED)
 
     def fail(self, kind: Failure) -> None:
         """Let `kind` befall the replica; see `Failure`."""
@@ -186,9 +196,7 @@ class Replica:
         if kind is Failure.CRASH:
             self._go_down(ReplicaState.CRASHED)
             return
-        if self._step_end is not None:
-            self._step_end.cancel()
-            self._step_end = None
+        self._driver.pause()
         self.state = ReplicaState.HANGING
 
     def recover(self) -> None:
@@ -196,17 +204,14 @@ class Replica:
         self._corrupts = False
         if self.state is ReplicaState.HANGING:
             self.state = ReplicaState.READY
-            if self._plan is not None and self._result is not None:
-                self._step_start_s = self._loop.now_s()
-                self._await_step_end(self._result.duration_s)
-            else:
-                self._begin_step_if_idle()
+            self._driver.resume()
 
     def set_slowdown(self, factor: float) -> None:
         """Let steps from the next one on take `factor` times as long. Raises `ConfigError` unless it is above 0."""
         if not 0.0 < factor < math.inf:
             raise ConfigError(f"replica {self.name}: a slowdown must be above 0 and finite, got {factor}")
-        self._slowdown = factor
+        self._driver.interrupt()
+        self._driver.slowdown = factor
 
     def start(self, cold_start_s: float = 0.0) -> None:
         """Become ready after `cold_start_s`, with an empty cache. Does nothing unless it is stopped or crashed."""
@@ -246,95 +251,25 @@ class Replica:
         return sequence
 
     def _give_up(self, request_id: str) -> None:
-        self._end(self.scheduler.abort(request_id), Outcome.TIMED_OUT)
+        self._drop(request_id, Outcome.TIMED_OUT)
+
+    def _drop(self, request_id: str, outcome: Outcome) -> None:
+        self._driver.interrupt()
+        self._handle(self.scheduler.abort(request_id), outcome)
+
+    def _tell(self, span: StepSpan) -> None:
+        if self.listener is not None:
+            self.listener.on_steps(self, span)
 
     def _go_down(self, state: ReplicaState) -> None:
-        if self._step_end is not None:
-            self._step_end.cancel()
-            self._step_end = None
+        self._driver.interrupt()
         self.state = state
         events = [event for request_id in list(self._live) for event in self.scheduler.abort(request_id)]
-        self._drop_plan()
+        self._driver.drop()
         self.scheduler.reset_prefix_cache()
-        self._end(events, Outcome.FAILED)
+        self._handle(events, Outcome.FAILED)
 
-    def _drop_plan(self) -> None:
-        """Tell the scheduler that the step in flight is over, though nothing came of it: whoever was in it has ended."""
-        if self._plan is None:
-            return
-        nothing = tuple(SequenceResult(s.sequence_id, (), (), (), "") for s in self._plan.sequences)
-        self.scheduler.commit(self._plan, StepResult(self._plan.step, nothing, 0.0), self._loop.now_s())
-        self._plan = self._result = None
-
-    def _begin_step_if_idle(self) -> None:
-        if self._plan is None and self.state in (ReplicaState.READY, ReplicaState.DRAINING):
-            self._begin_step()
-
-    def _begin_step(self) -> None:
-        now_s = self._loop.now_s()
-        s = self.scheduler
-        if not s.has_work:
-            return
-        earliest_s = self._executor.earliest_start_s(s.num_steps + 1)
-        if earliest_s > now_s:
-            self._await_start(earliest_s)
-            return
-        self._before = (s.num_preemptions, s.prefix_queries_tokens, s.prefix_hits_tokens)
-        plan = s.schedule(now_s)
-        if plan is None:
-            return
-        self._plan = plan
-        self._result = self._executor.execute(plan)
-        self._step_start_s = now_s
-        self._await_step_end(self._result.duration_s)
-
-    def _await_start(self, time_s: float) -> None:
-        if self._step_start is None or not self._step_start.is_pending:
-            self._step_start = self._loop.at(time_s, self._begin_step_if_idle, priority=STEP_PRIORITY)
-
-    def _await_step_end(self, duration_s: float) -> None:
-        self._step_end = self._loop.after(duration_s * self._slowdown, self._end_step, priority=STEP_PRIORITY)
-
-    def _end_step(self) -> None:
-        plan, result, now_s = self._plan, self._result, self._loop.now_s()
-        assert plan is not None, "a step that ends has begun"
-        assert result is not None, "a step that has begun has a result"
-        self._plan = self._result = self._step_end = None
-        events = self.scheduler.commit(plan, result, now_s)
-        if self._check:
-            self.scheduler.check_invariants()
-        self._tell_step(plan, result, now_s)
-        self._end(events, Outcome.FINISHED)
-        self._begin_step_if_idle()
-
-    def _tell_step(self, plan: StepPlan, result: StepResult, now_s: float) -> None:
-        self.busy_s += now_s - self._step_start_s
-        if self.listener is None:
-            return
-        s, before = self.scheduler, self._before
-        self.listener.on_steps(
-            self,
-            StepSpan(
-                first_step=plan.step,
-                start_s=self._step_start_s,
-                ends_s=(now_s,),
-                num_sequences=len(plan.sequences),
-                num_decoding=sum(1 for one in plan.sequences if len(one.token_ids) == 1 and one.sample),
-                num_tokens=plan.num_tokens,
-                num_prefill_tokens=plan.num_prefill_tokens,
-                context_tokens=sum(one.start for one in plan.sequences),
-                num_generated_tokens=sum(len(one.token_ids) for one in result.results),
-                num_running=s.num_running,
-                num_waiting=s.num_waiting,
-                kv_blocks_held=s.kv.num_held,
-                kv_blocks_cached=s.kv.num_cached,
-                num_preemptions=s.num_preemptions - before[0],
-                prefix_query_tokens=s.prefix_queries_tokens - before[1],
-                prefix_hit_tokens=s.prefix_hits_tokens - before[2],
-            ),
-        )
-
-    def _end(self, events: list[OutputEvent], outcome: Outcome) -> None:
+    def _handle(self, events: list[OutputEvent], outcome: Outcome) -> None:
         """Tell of first tokens and of requests that ended; `outcome` stands for every end that is not an error."""
         now_s = self._loop.now_s()
         for event in events:

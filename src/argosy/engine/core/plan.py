@@ -66,11 +66,28 @@ class ScheduledSequence(NamedTuple):
     prompt_logprobs_from: int
 
 
+class Coasting(NamedTuple):
+    """Sequences that decode one token in a step and are not listed one by one, since who runs it knows what they get.
+
+    Attributes:
+        context_tokens: computed before the step, over all of them.
+        capped_tokens: for each of `KnownOutputs.context_limits`, the sum of min(context and the new token, limit).
+    """
+
+    num_sequences: int
+    context_tokens: int
+    capped_tokens: tuple[int, ...]
+
+
+NO_COASTING = Coasting(0, 0, ())
+
+
 class StepPlan(NamedTuple):
     """What one step computes. Order of work: forget `finished`, learn `new`, do `copies`, run `sequences`.
 
-    `sequences` holds at most one entry per sequence id. `num_tokens` is the sum of their lengths, `num_prefill_tokens` the
-    part of it that belongs to entries of more than one token or that do not sample.
+    `sequences` holds at most one entry per sequence id. `num_tokens` is the sum of their lengths and of the tokens of those
+    that coast, `num_prefill_tokens` the part of it that belongs to entries of more than one token or that do not sample.
+    Nobody coasts unless the scheduler was given `KnownOutputs`.
     """
 
     step: int
@@ -80,6 +97,7 @@ class StepPlan(NamedTuple):
     sequences: tuple[ScheduledSequence, ...]
     num_tokens: int
     num_prefill_tokens: int
+    coasting: Coasting = NO_COASTING
 
 
 class TokenLogprob(NamedTuple):

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from argosy.engine.core.coasting import Coasters, Foresight, KnownOutputs
 from argosy.engine.core.config import SchedulerConfig
 from argosy.engine.core.events import OutputEvent
 from argosy.engine.core.eviction import make_policy
 from argosy.engine.core.invariants import InvariantViolated
 from argosy.engine.core.kv_events import KVListener
 from argosy.engine.core.kv_manager import KVManager
-from argosy.engine.core.plan import BlockCopy, NewSequence, ScheduledSequence, StepPlan, StepResult
+from argosy.engine.core.plan import NO_COASTING, BlockCopy, NewSequence, ScheduledSequence, StepPlan, StepResult
 from argosy.engine.core.request import FinishReason, Request, Sequence, SequenceStatus
 from argosy.engine.core.request_group import make_sequences
 from argosy.engine.core.roster import Roster
@@ -59,7 +60,14 @@ class Scheduler:
             per sequence, at its first admission. Forks and requests that may not read the cache look nothing up.
     """
 
-    def __init__(self, config: SchedulerConfig, *, kv_listener: KVListener | None = None) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *,
+        kv_listener: KVListener | None = None,
+        known_outputs: KnownOutputs | None = None,
+    ) -> None:
+        """With `known_outputs`, decoding sequences may coast and `foresee` and `skip` have something to tell."""
         self.config = config
         self.kv = KVManager(
             config.num_blocks,
@@ -75,6 +83,7 @@ class Scheduler:
         self._watermark_blocks = int(config.watermark * config.num_blocks)
         self._prefill_cap = max(1, int(config.prefill_share * config.max_num_batched_tokens), config.chunk_alignment)
         self._roster = Roster()
+        self._coasters = None if known_outputs is None else Coasters(known_outputs)
         self._next_sequence_id = 0
         self._step = 0
         self._in_flight: list[Sequence] | None = None
@@ -105,7 +114,13 @@ class Scheduler:
     @property
     def num_running_tokens(self) -> int:
         """Tokens known of the sequences that run, prompt and output so far."""
-        return sum([len(sequence.token_ids) for sequence in self._roster.running])
+        known = sum([len(sequence.token_ids) for sequence in self._roster.running])
+        return known if self._coasters is None else known + self._coasters.num_coasted_tokens
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens known of the sequences in the queue; those that wait to fork are not in it."""
+        return self._roster.queue.num_tokens
 
     @property
     def has_work(self) -> bool:
@@ -150,7 +165,8 @@ class Scheduler:
                 budget -= self._schedule_chunk(sequence, budget, draft)
         while budget > 0 and self._can_admit(draft) and (admitted := self._admit_head(draft, now_s)):
             budget -= self._schedule_chunk(admitted, budget, draft)
-        assert draft.scheduled, "a step with work to do computes something"
+        coasting = NO_COASTING if self._coasters is None else self._coasters.batch()
+        assert draft.num_tokens, "a step with work to do computes something"
         self._step += 1
         self._in_flight = draft.sequences
         finished, self._unsent_endings = tuple(self._unsent_endings), []
@@ -162,6 +178,7 @@ class Scheduler:
             tuple(draft.scheduled),
             draft.num_tokens,
             draft.num_prefill_tokens,
+            coasting,
         )
 
     def commit(self, plan: StepPlan, result: StepResult, now_s: float) -> list[OutputEvent]:
@@ -225,7 +242,59 @@ class Scheduler:
                     ),
                 )
             )
+        if self._coasters is not None:
+            self._coasters.num_done += 1
+            for sequence in sequences:
+                if sequence.status is _RUNNING:
+                    self._coasters.begin(sequence)
         return events
+
+    def foresee(self, max_steps: int) -> Foresight | None:
+        """Say how many of the next steps change nothing but lengths, at most `max_steps`; see `Foresight`. Mutates nothing.
+
+        None if the next step is not one of them: nobody runs or not everybody decodes, somebody could be admitted, or the
+        pool might run dry. To be asked between `commit` and `schedule`; what it says holds until anything else is called
+        than these two and `skip`.
+        """
+        assert self._in_flight is None, "the plan in flight must be committed first"
+        coasters, running = self._coasters, self._roster.running
+        if coasters is None or not running or (self._roster.queue and len(running) < self.config.max_num_seqs):
+            return None
+        # Each sequence takes at most one block in every `block_size` steps.
+        num_steps = min(max_steps, self.kv.num_available // len(running) * self.kv.block_size)
+        awake = [sequence for sequence in running if sequence not in coasters]
+        for sequence in awake:
+            if not coasters.may_coast(sequence):
+                return None
+            num_steps = min(num_steps, coasters.steps_to_end(sequence))
+        if len(coasters):
+            num_steps = min(num_steps, coasters.steps_to_first_end())
+        if num_steps < 1:
+            return None
+        context_tokens = coasters.context_tokens + sum([sequence.num_computed for sequence in awake])
+        contexts = (*coasters.contexts(), *[s.num_computed for s in awake]) if coasters.has_limits else ()
+        return Foresight(num_steps, len(running), context_tokens, contexts)
+
+    def skip(self, max_steps: int) -> int:
+        """Plan and commit together up to `max_steps` steps in which everybody coasts and nothing else happens.
+
+        Returns how many there were, 0 if the next step must be planned. The state afterwards is what as many calls of
+        `schedule` and `commit` would have left.
+        """
+        assert self._in_flight is None, "the plan in flight must be committed first"
+        coasters, running = self._coasters, self._roster.running
+        if coasters is None or not running or len(coasters) < len(running) or self._unsent_endings:
+            return 0
+        if self._roster.queue and len(running) < self.config.max_num_seqs and not self._is_refused(self._roster.queue.head):
+            return 0
+        steps = coasters.skip(max_steps)
+        self._step += steps
+        return steps
+
+    def settle(self) -> None:
+        """Bring every sequence up to date: nobody coasts until the next `commit`."""
+        if self._coasters is not None:
+            self._coasters.wake_all()
 
     def finish(self, sequence_id: int, reason: FinishReason, stop_reason: int | str | None) -> None:
         """End one sequence for a reason found outside, such as a stop string. Idempotent; gives no event."""
@@ -255,6 +324,8 @@ class Scheduler:
         self.kv.check_invariants()
         self._roster.check_invariants()
         running = self._roster.running
+        if self._coasters is not None:
+            self._coasters.check_invariants(running)
         holders = {s.sequence_id for s in (*running, *self._ended_in_flight)}
         for holds, what in (
             (self.kv.holders() == holders, "who holds blocks runs, or ended while its plan is in flight"),
@@ -290,7 +361,7 @@ class Scheduler:
         sequences, scheduled, preempted = draft.sequences, draft.scheduled, draft.preempted
         num_tokens = 0
         num_behind = len(self._roster.running)
-        for sequence in self._roster.running.copy():
+        for sequence in self._awake():
             num_behind -= 1
             start = sequence.num_computed
             if start < sequence.decode_from:
@@ -326,8 +397,18 @@ class Scheduler:
                     ),
                 )
             )
-        draft.num_tokens = num_tokens
+        draft.num_tokens = num_tokens if self._coasters is None else num_tokens + len(self._coasters)
         return catching_up
+
+    def _awake(self) -> list[Sequence]:
+        """The running sequences that the next plan lists, in order of rank; wakes those for whom something is due."""
+        coasters, running = self._coasters, self._roster.running
+        if coasters is None:
+            return running.copy()
+        coasters.wake_due()
+        if len(coasters) == len(running):
+            return []
+        return [sequence for sequence in running if sequence not in coasters]
 
     def _schedule_chunk(self, sequence: Sequence, budget: int, draft: _Draft) -> int:
         """Schedule as many of the tokens `sequence` lacks as `budget` and alignment allow; return how many."""
@@ -372,6 +453,8 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
+        if self._coasters is not None:
+            self._coasters.wake(sequence)
         self.kv.release(sequence)
         self._roster.preempt(sequence)
         self.num_preemptions += 1
@@ -388,15 +471,9 @@ class Scheduler:
         more blocks to have, or more prompt blocks to match.
         """
         sequence = self._roster.queue.head
+        if self._is_refused(sequence):
+            return None
         num_available, num_publications = self.kv.num_available, self.kv.num_prompt_publications
-        if self._refused is not None and self._roster.running:
-            sequence_id, num_available_then, num_publications_then = self._refused
-            if (
-                sequence_id == sequence.sequence_id
-                and num_available <= num_available_then
-                and num_publications == num_publications_then
-            ):
-                return None
         source = self._roster.group_of(sequence).fork_source(sequence)
         if not self._give_blocks(sequence, source, draft):
             self._refused = (sequence.sequence_id, num_available, num_publications)
@@ -411,6 +488,17 @@ class Scheduler:
         sequence.decode_from = known - 1 if known < sequence.max_len else known
         self._roster.start(sequence)
         return sequence
+
+    def _is_refused(self, head: Sequence) -> bool:
+        """Whether `head` did not fit when it was last tried, and nothing has changed that could make it fit."""
+        if self._refused is None or not self._roster.running:
+            return False
+        sequence_id, num_available, num_publications = self._refused
+        return (
+            sequence_id == head.sequence_id
+            and self.kv.num_available <= num_available
+            and self.kv.num_prompt_publications == num_publications
+        )
 
     def _give_blocks(self, sequence: Sequence, source: Sequence | None, draft: _Draft) -> bool:
         """By fork if there is a source, else with what the prefix cache has; False, and nothing changed, if too few."""
@@ -447,6 +535,8 @@ class Scheduler:
 
     def _end(self, sequence: Sequence, reason: FinishReason, stop_reason: int | str | None) -> None:
         if sequence.status is _RUNNING:
+            if self._coasters is not None:
+                self._coasters.wake(sequence)
             if self._in_flight is None:
                 self.kv.release(sequence)
             else:

@@ -23,9 +23,15 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._entries: list[tuple[WaitingRank, Sequence]] = []
+        self._num_tokens = 0
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known of those who wait, which do not change meanwhile."""
+        return self._num_tokens
 
     @property
     def head(self) -> Sequence:
@@ -34,17 +40,21 @@ class WaitingQueue:
 
     def push(self, sequence: Sequence) -> None:
         """Let `sequence` wait."""
+        self._num_tokens += len(sequence.token_ids)
         insort(self._entries, (waiting_rank(sequence), sequence), key=_descending)
 
     def pop(self) -> Sequence:
         """Take the head out."""
-        return self._entries.pop()[1]
+        sequence = self._entries.pop()[1]
+        self._num_tokens -= len(sequence.token_ids)
+        return sequence
 
     def discard(self, sequence: Sequence) -> None:
         """Take `sequence` out, wherever it stands."""
         index = bisect_left(self._entries, _negated(waiting_rank(sequence)), key=_descending)
         assert self._entries[index][1] is sequence, f"sequence {sequence.sequence_id} does not wait here"
         del self._entries[index]
+        self._num_tokens -= len(sequence.token_ids)
 
     def sequences(self) -> list[Sequence]:
         """All who wait, the head first."""

@@ -1,0 +1,209 @@
+"""Sequences whose next steps are certain to add one token each and to change nothing else.
+
+Where outputs are known beforehand, as in a simulation, a decoding sequence needs no attention for most of its steps: until
+it takes another block, fills one to publish, or ends, each step only makes it one token longer. Such a sequence coasts: it
+is left out of plans, which count it in `StepPlan.coasting`, and its tokens are added when something happens to it.
+
+    computed        c ........... c + m - 1 | c + m
+    step            n ........... n + m - 1 | n + m      due: wakes, and takes part in this step like any other
+                    coasts, one token each  |
+
+Everything that decides is left to the scheduler: whoever is due, preempted or ended is woken first, and so goes through the
+same code, in the same order, as if it had never coasted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence as ListLike
+from typing import NamedTuple, Protocol
+
+from argosy.engine.core.invariants import InvariantViolated
+from argosy.engine.core.plan import Coasting
+from argosy.engine.core.request import Sequence, SequenceStatus
+
+# A sequence that is due sooner than this is not worth setting aside.
+_LEAST_STEPS = 2
+
+
+class KnownOutputs(Protocol):
+    """Who knows beforehand what sequences will be given. A simulation does; a model does not."""
+
+    @property
+    def context_limits(self) -> tuple[int, ...]:
+        """Attention windows in tokens, for `Coasting.capped_tokens`."""
+        ...
+
+    def num_certain(self, sequence_id: int, num_output: int) -> int:
+        """For how many steps from `num_output` outputs on each gives one token that does not end the sequence by its id."""
+        ...
+
+    def output_ids(self, sequence_id: int, first: int, stop: int) -> ListLike[int]:
+        """The outputs at places `first` to `stop - 1`, from 0."""
+        ...
+
+
+class Foresight(NamedTuple):
+    """Steps ahead in which only lengths change, but for the end of the last one, which may end sequences.
+
+    Attributes:
+        num_steps: at least 1.
+        num_sequences: that decode one token in each.
+        context_tokens: computed before the first step, over all of them.
+        contexts: the same per sequence, in no particular order, if there are context limits; else empty.
+    """
+
+    num_steps: int
+    num_sequences: int
+    context_tokens: int
+    contexts: tuple[int, ...]
+
+
+class _Coast(NamedTuple):
+    """When a sequence began to coast, at which place its next event is, and how many steps will be over when it ends."""
+
+    since: int
+    due: int
+    end: int
+
+
+class Coasters:
+    """Who coasts, since when and until when. Mutates of a `Sequence` only `token_ids` and `num_computed`, when it wakes.
+
+    Attributes:
+        num_done: steps that are over, counted from the start; the clock of all places below.
+    """
+
+    def __init__(self, outputs: KnownOutputs) -> None:
+        self.num_done = 0
+        self._outputs = outputs
+        self._limits = outputs.context_limits
+        self._coasts: dict[Sequence, _Coast] = {}
+        self._due: dict[int, list[Sequence]] = {}
+        # A sequence with `computed` tokens after `num_done` steps has base computed - num_done for as long as it coasts.
+        self._sum_of_bases = 0
+        self._bases: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._coasts)
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._coasts
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens computed of those who coast, before the next step."""
+        return self._sum_of_bases + len(self._coasts) * self.num_done
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether there are context limits, for which contexts are kept one by one."""
+        return bool(self._limits)
+
+    @property
+    def num_coasted_tokens(self) -> int:
+        """Tokens that those who coast have been given and that are not in their `token_ids` yet."""
+        return sum([self.num_done - coast.since for coast in self._coasts.values()])
+
+    def batch(self) -> Coasting:
+        """Those who coast, as the plan of the next step counts them."""
+        capped = tuple([self._capped(limit) for limit in self._limits]) if self._limits else ()
+        return Coasting(len(self._coasts), self.context_tokens, capped)
+
+    def contexts(self) -> list[int]:
+        """Tokens computed of each of those who coast; only kept where there are context limits."""
+        return [base + self.num_done for base in self._bases]
+
+    def may_coast(self, sequence: Sequence) -> bool:
+        """Whether all a running sequence gets in a step is one more token: not the first one, and no logprobs."""
+        params = sequence.request.params
+        return (
+            sequence.first_token_s is not None
+            and sequence.num_computed >= sequence.decode_from
+            and len(sequence.token_ids) - sequence.num_computed == 1
+            and params.n == 1
+            and params.logprobs is None
+        )
+
+    def begin(self, sequence: Sequence) -> None:
+        """Let a running sequence coast, if it may and is not due soon."""
+        if not self.may_coast(sequence):
+            return
+        steps = self.steps_to_event(sequence)
+        if steps < _LEAST_STEPS:
+            return
+        due = self.num_done + steps
+        self._coasts[sequence] = _Coast(self.num_done, due, self.num_done + self.steps_to_end(sequence))
+        self._due.setdefault(due, []).append(sequence)
+        base = sequence.num_computed - self.num_done
+        self._sum_of_bases += base
+        if self._limits:
+            insort(self._bases, base)
+
+    def steps_to_event(self, sequence: Sequence) -> int:
+        """Steps of an awake, decoding sequence before the first that takes a block, fills one to publish, or ends it."""
+        known = len(sequence.token_ids)
+        return min(sequence.capacity - known + 1, sequence.publish_at - known, self.steps_to_end(sequence) - 1)
+
+    def steps_to_end(self, sequence: Sequence) -> int:
+        """Steps of an awake, decoding sequence up to and with the one that may end it."""
+        certain = self._outputs.num_certain(sequence.sequence_id, sequence.num_output)
+        return min(sequence.max_len - len(sequence.token_ids), certain + 1)
+
+    def steps_to_first_end(self) -> int:
+        """Steps up to and with the first that may end one of those who coast."""
+        return min([coast.end for coast in self._coasts.values()]) - self.num_done
+
+    def wake(self, sequence: Sequence) -> None:
+        """Give `sequence` the tokens of the steps it coasted through. Does nothing if it does not coast."""
+        coast = self._coasts.pop(sequence, None)
+        if coast is None:
+            return
+        base = sequence.num_computed - coast.since
+        self._sum_of_bases -= base
+        if self._limits:
+            del self._bases[bisect_left(self._bases, base)]
+        steps = self.num_done - coast.since
+        first = sequence.num_output
+        sequence.token_ids.extend(self._outputs.output_ids(sequence.sequence_id, first, first + steps))
+        sequence.num_computed += steps
+
+    def wake_due(self) -> None:
+        """Wake everyone for whom the next step is eventful."""
+        for sequence in self._due.pop(self.num_done, ()):
+            coast = self._coasts.get(sequence)
+            if coast is not None and coast.due == self.num_done:
+                self.wake(sequence)
+
+    def wake_all(self) -> None:
+        """Wake everyone."""
+        for sequence in list(self._coasts):
+            self.wake(sequence)
+        self._due.clear()
+
+    def skip(self, max_steps: int) -> int:
+        """Let up to `max_steps` steps pass in which nobody is due, and return how many."""
+        steps = min(max_steps, min(self._due, default=self.num_done) - self.num_done)
+        self.num_done += steps
+        return steps
+
+    def check_invariants(self, running: ListLike[Sequence]) -> None:
+        """Raise `InvariantViolated` if someone coasts who should not, or sums are wrong. O(sequences)."""
+        bases = [sequence.num_computed - coast.since for sequence, coast in self._coasts.items()]
+        listed = {(sequence, place) for place, entries in self._due.items() for sequence in entries}
+        for holds, what in (
+            (all(s.status is SequenceStatus.RUNNING for s in self._coasts), "who coasts runs"),
+            (set(self._coasts) <= set(running), "who coasts is on the roster"),
+            (sum(bases) == self._sum_of_bases, "contexts of those who coast are summed"),
+            (not self._limits or sorted(bases) == self._bases, "contexts of those who coast are sorted"),
+            (all(coast.due >= self.num_done for coast in self._coasts.values()), "nobody coasts past what is due"),
+            (all((s, coast.due) in listed for s, coast in self._coasts.items()), "who coasts is listed when due"),
+        ):
+            if not holds:
+                raise InvariantViolated(what)
+
+    def _capped(self, limit: int) -> int:
+        """Sum over those who coast of min(computed + 1, limit)."""
+        grown = bisect_left(self._bases, limit - 1 - self.num_done)
+        below = sum(self._bases[:grown]) + grown * (self.num_done + 1)
+        return below + (len(self._bases) - grown) * limit

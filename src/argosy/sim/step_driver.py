@@ -1,0 +1,258 @@
+"""Lets a scheduler and an executor run steps in simulated time, many uneventful ones as a single event.
+
+A run is a number of steps of which only the last may end a sequence. When it begins, the times of all of them are known;
+they are committed when the run is over, or when somebody looks or interferes before that: then those that are over are
+committed, the one in flight is planned, and the run ends with it. What comes out is what would have come out of one event
+per step, to the last bit: the scheduler says how far it can be foreseen, and does the same things in the same order.
+
+    ends_s     0         1         2         3     n
+               |--step 0-|--step 1-|--step 2-| ... |
+                              ^ interrupted here: step 0 is committed, step 1 is in flight and the last of the run
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from argosy.engine.core.events import OutputEvent
+from argosy.engine.core.plan import SequenceResult, StepPlan, StepResult
+from argosy.engine.core.scheduler import Scheduler
+from argosy.sim.cost_executor import SimulatedExecutor
+from argosy.sim.event_loop import EventHandle, EventLoop
+from argosy.sim.outcome import StepSpan
+
+# Of events at one moment, steps end last: a request that arrives just then is in time for the next step.
+STEP_PRIORITY = 100
+# How far to look ahead. Steps that are foreseen and then interrupted cost only the pricing.
+_FEWEST_AHEAD, _MOST_AHEAD = 4, 512
+
+
+class _Counters(NamedTuple):
+    """What a scheduler has counted since its start."""
+
+    preemptions: int
+    prefix_query_tokens: int
+    prefix_hit_tokens: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """See the module. `index` is the step in flight, `plan` and `results` are of it, `counters` from before its plan."""
+
+    ends_s: list[float]
+    plan: StepPlan
+    results: tuple[SequenceResult, ...]
+    counters: _Counters
+    index: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the run, the one in flight included."""
+        return len(self.ends_s) - 1
+
+
+class StepDriver:
+    """Owns what is in flight between a scheduler and an executor.
+
+    Attributes:
+        busy_s: seconds in which a step was running, counted at its end.
+        slowdown: factor on the time of steps that begin from here on; change it after `interrupt` only.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        scheduler: Scheduler,
+        executor: SimulatedExecutor,
+        *,
+        on_events: Callable[[list[OutputEvent]], None],
+        on_span: Callable[[StepSpan], None] | None,
+        one_by_one: bool = False,
+        check_invariants: bool = False,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            on_events: called at the end of each run with what its last step brought.
+            on_span: called with all steps in order.
+            one_by_one: make every step an event of its own; the result is the same and takes longer.
+            check_invariants: check the scheduler's whole state after every step.
+        """
+        self.busy_s = 0.0
+        self.slowdown = 1.0
+        self._loop = loop
+        self._scheduler = scheduler
+        self._executor = executor
+        self._on_events = on_events
+        self._on_span = on_span
+        self._one_by_one = one_by_one
+        self._check = check_invariants
+        self._run: _Run | None = None
+        self._begin: EventHandle | None = None
+        self._end: EventHandle | None = None
+        self._reach = _FEWEST_AHEAD
+        self._paused = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step is in flight."""
+        return self._run is None
+
+    def begin_if_idle(self) -> None:
+        """Start stepping if there is work and no step is in flight."""
+        if self._run is None and not self._paused and self._scheduler.has_work:
+            self._begin_run()
+
+    def catch_up(self) -> None:
+        """Commit the steps that were over before this moment, and plan the one in flight."""
+        run = self._run
+        if run is not None and not self._paused:
+            over = bisect_left(run.ends_s, self._loop.now_s(), lo=run.index + 1) - 1
+            self._advance(run, min(over, run.num_steps - 1))
+
+    def interrupt(self) -> None:
+        """`catch_up`, and let the run end with the step in flight, since something will change. Before any change."""
+        self.catch_up()
+        run = self._run
+        if run is None or run.index + 1 == run.num_steps:
+            return
+        self._reach = max(_FEWEST_AHEAD, 2 * (run.index + 1))
+        del run.ends_s[run.index + 2 :]
+        if not self._paused:
+            self._await_end(run)
+
+    def pause(self) -> None:
+        """Let the step in flight never end, and none begin, until `resume`. Idempotent."""
+        self.interrupt()
+        self._paused = True
+        for handle in (self._begin, self._end):
+            if handle is not None:
+                handle.cancel()
+
+    def resume(self) -> None:
+        """Let the step that was in flight begin anew. Does nothing unless paused."""
+        if not self._paused:
+            return
+        self._paused = False
+        run = self._run
+        if run is None:
+            self.begin_if_idle()
+            return
+        start_s, end_s = run.ends_s[run.index :]
+        now_s = self._loop.now_s()
+        run.ends_s, run.index = [now_s, now_s + (end_s - start_s)], 0
+        self._await_end(run)
+
+    def drop(self) -> None:
+        """Forget the step in flight: nothing came of it. Every sequence must have ended."""
+        for handle in (self._begin, self._end):
+            if handle is not None:
+                handle.cancel()
+        self._paused = False
+        run, self._run = self._run, None
+        if run is not None:
+            nothing = tuple([SequenceResult(entry.sequence_id, (), (), (), "") for entry in run.plan.sequences])
+            self._scheduler.commit(run.plan, StepResult(run.plan.step, nothing, 0.0), self._loop.now_s())
+
+    def _begin_run(self) -> None:
+        now_s = self._loop.now_s()
+        earliest_s = self._executor.earliest_start_s(self._scheduler.num_steps + 1)
+        if earliest_s > now_s:
+            if self._begin is None or not self._begin.is_pending:
+                self._begin = self._loop.at(earliest_s, self.begin_if_idle, priority=STEP_PRIORITY)
+            return
+        ahead = None if self._one_by_one else self._scheduler.foresee(self._reach)
+        durations_s = None if ahead is None or ahead.num_steps < 2 else self._executor.foreseen_s(ahead)
+        counters = self._counters()
+        plan = self._scheduler.schedule(now_s)
+        assert plan is not None, "there is work"
+        if durations_s is None:
+            _, results, duration_s = self._executor.execute(plan)
+            durations_s = [duration_s]
+        else:
+            results = self._executor.answer(plan)
+        slowdown = self.slowdown
+        ends_s = list(itertools.accumulate([duration * slowdown for duration in durations_s], initial=now_s))
+        self._run = _Run(ends_s, plan, results, counters)
+        self._await_end(self._run)
+
+    def _await_end(self, run: _Run) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self._end = self._loop.at(run.ends_s[-1], self._end_run, priority=STEP_PRIORITY)
+
+    def _end_run(self) -> None:
+        run = self._run
+        assert run is not None, "a run that ends has begun"
+        self._advance(run, run.num_steps - 1)
+        self._reach = min(_MOST_AHEAD, max(self._reach, 2 * run.num_steps))
+        self._run = None
+        events = self._commit(run)
+        self._tell(run, 1)
+        self._on_events(events)
+        self.begin_if_idle()
+
+    def _advance(self, run: _Run, index: int) -> None:
+        """Commit the steps of `run` before `index`, and plan that one."""
+        while run.index < index:
+            events = self._commit(run)
+            assert not any(event.finish_reason for event in events), "only the last step of a run ends a sequence"
+            num_steps = 1 + self._scheduler.skip(index - run.index - 1)
+            self._tell(run, num_steps)
+            run.index += num_steps
+            run.counters = self._counters()
+            plan = self._scheduler.schedule(run.ends_s[run.index])
+            assert plan is not None, "a run goes on while its sequences live"
+            run.plan, run.results = plan, self._executor.answer(plan)
+
+    def _commit(self, run: _Run) -> list[OutputEvent]:
+        start_s, end_s = run.ends_s[run.index : run.index + 2]
+        events = self._scheduler.commit(run.plan, StepResult(run.plan.step, run.results, end_s - start_s), end_s)
+        if self._check:
+            self._scheduler.check_invariants()
+        return events
+
+    def _tell(self, run: _Run, num_steps: int) -> None:
+        """Tell of the step just committed and of those skipped behind it."""
+        start_s, ends_s = run.ends_s[run.index], run.ends_s[run.index + 1 : run.index + 1 + num_steps]
+        begin_s = start_s
+        for end_s in ends_s:
+            self.busy_s += end_s - begin_s
+            begin_s = end_s
+        if self._on_span is None:
+            return
+        plan, coasting, scheduler = run.plan, run.plan.coasting, self._scheduler
+        kv, before, after = scheduler.kv, run.counters, self._counters()
+        decoding, context, generated = coasting.num_sequences, coasting.context_tokens, coasting.num_sequences
+        for (_, token_ids, start, _, samples, _, _, _), result in zip(plan.sequences, run.results, strict=True):
+            decoding += samples and len(token_ids) == 1
+            context += start
+            generated += len(result.token_ids)
+        self._on_span(
+            StepSpan(
+                first_step=plan.step,
+                start_s=start_s,
+                ends_s=ends_s,
+                num_sequences=len(plan.sequences) + coasting.num_sequences,
+                num_decoding=decoding,
+                num_tokens=plan.num_tokens,
+                num_prefill_tokens=plan.num_prefill_tokens,
+                context_tokens=context,
+                num_generated_tokens=generated,
+                num_running=scheduler.num_running,
+                num_waiting=scheduler.num_waiting,
+                kv_blocks_held=kv.num_held,
+                kv_blocks_cached=kv.num_cached,
+                num_preemptions=after.preemptions - before.preemptions,
+                prefix_query_tokens=after.prefix_query_tokens - before.prefix_query_tokens,
+                prefix_hit_tokens=after.prefix_hit_tokens - before.prefix_hit_tokens,
+            )
+        )
+
+    def _counters(self) -> _Counters:
+        s = self._scheduler
+        return _Counters(s.num_preemptions, s.prefix_queries_tokens, s.prefix_hits_tokens)
