@@ -31,8 +31,8 @@ def trace_requests(path: Path, name: str = "trace", contents: str | None = None)
     if suffix not in (".csv", ".jsonl", ".ndjson"):
         raise TraceFileError(
             str(path),
-            f"has {'the suffix ' + suffix if suffix else 'no suffix'}; a trace is .csv (Azure), .jsonl (Mooncake) or .ndjson "
-            "(recorded)",
+            f"has {'the suffix ' + suffix if suffix else 'no suffix'}; "
+            "a trace is .csv (Azure), .jsonl (Mooncake) or .ndjson (recorded)",
         )
     lines = lines_of(path)
     first = next(lines, None)
