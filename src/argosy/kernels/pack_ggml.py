@@ -32,6 +32,7 @@ PACKINGS: Mapping[GGMLQuantizationType, Packing] = MappingProxyType(
     {
         GGMLQuantizationType.Q4_0: Packing(WeightKind.Q4_0, q4_layout.pack_q4_0),
         GGMLQuantizationType.Q4_1: Packing(WeightKind.Q4_1, q4_layout.pack_q4_1),
+        GGMLQuantizationType.Q4_K: Packing(WeightKind.Q4_K, q4_layout.pack_q4_k),
     }
 )
 """The ggml types that can be packed."""
@@ -40,6 +41,7 @@ _UNPACK: Mapping[WeightKind, Callable[[NDArray[np.uint8]], NDArray[np.float32]]]
     {
         WeightKind.Q4_0: q4_layout.unpack_q4_0,
         WeightKind.Q4_1: q4_layout.unpack_q4_1,
+        WeightKind.Q4_K: q4_layout.unpack_q4_k,
     }
 )
 """Panels, uint8 [panels, panel bytes], to f32 [panels * 16, columns padded to a group]."""

@@ -39,3 +39,5 @@ class GemmArg(IntEnum):
     """Address of f32 [rows], or 0."""
     ACCUMULATE = 12
     """1: add to what `OUT` holds; 0: overwrite it."""
+    PANEL_BYTES = 13
+    """`PackedMatrix.panel_bytes`."""

@@ -46,11 +46,9 @@ class Tile(Protocol):
     """How one kind of weight is multiplied with one instruction set.
 
     Attributes:
-        group_bytes: bytes of one column group of a panel.
         token_counts: tokens a tile may have, descending, ending in 1.
     """
 
-    group_bytes: int
     token_counts: tuple[int, ...]
 
     def accumulate(self, e: Emitter, inputs: TileInputs, num_tokens: int) -> list[list[Value]]:
@@ -144,7 +142,6 @@ def _emit_op(module: ir.Module, name: str, tile: Tile, tiles: dict[int, ir.Funct
         for arg in (GemmArg.WEIGHTS, GemmArg.ACTIVATIONS, GemmArg.SCALES, GemmArg.SCALED_SUMS, GemmArg.OUT, GemmArg.BIAS)
     }
     num_tokens = e.load(I64, e.b.inttoptr(a[GemmArg.NUM_TOKENS], PTR), align=8)
-    panel_bytes = e.b.mul(a[GemmArg.GROUPS], const(I64, tile.group_bytes))
     bias_mask = e.b.select(e.b.icmp_signed("!=", a[GemmArg.BIAS], const(I64, 0)), const(I64, -1), const(I64, 0))
 
     def call_tile(panel: Value, token: Value, count: int) -> None:
@@ -152,7 +149,7 @@ def _emit_op(module: ir.Module, name: str, tile: Tile, tiles: dict[int, ir.Funct
         row_bytes = e.b.mul(row, const(I64, 4))
         scale_offset = e.b.mul(token, a[GemmArg.SCALE_STRIDE_BYTES])
         arguments = [
-            e.at(pointers[GemmArg.WEIGHTS], e.b.mul(panel, panel_bytes)),
+            e.at(pointers[GemmArg.WEIGHTS], e.b.mul(panel, a[GemmArg.PANEL_BYTES])),
             e.at(pointers[GemmArg.ACTIVATIONS], e.b.mul(token, a[GemmArg.ACTIVATION_STRIDE_BYTES])),
             e.at(pointers[GemmArg.SCALES], scale_offset),
             e.at(pointers[GemmArg.SCALED_SUMS], scale_offset),

@@ -25,7 +25,11 @@ GROUP = 32
 SUPER_GROUP = 256
 QUANT_BYTES = PANEL_ROWS * GROUP // 2
 """Bytes of one group's quants."""
-_RUNS = 4
+GROUPS_PER_SUPER = SUPER_GROUP // GROUP
+_FACTOR_BYTES = 4 * PANEL_ROWS
+_SUPER_BYTES = _FACTOR_BYTES + GROUPS_PER_SUPER * (2 * PANEL_ROWS + QUANT_BYTES)
+NUM_RUNS = 4
+RUN_BYTES = QUANT_BYTES // NUM_RUNS
 
 
 def pack_q4_0(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -48,6 +52,64 @@ def unpack_q4_1(data: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Panels to f32 [panels * 16, columns]."""
     (d, m), quants = _unpack_plain(data, num_scales=2)
     return _by_row(d[..., None] * quants.astype(np.float32) + m[..., None])
+
+
+def pack_q4_k(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """ggml Q4_K blocks, uint8 [rows, super-groups, 144], to panels, uint8 [panels, super-groups * 2368]."""
+    rows, supers, _ = blocks.shape
+    panels = num_panels(rows)
+    data = aligned_empty((panels, supers * _SUPER_BYTES), np.uint8)
+    into = data.reshape(panels, supers, _SUPER_BYTES)
+    tiles = pad_rows(blocks).reshape(panels, PANEL_ROWS, supers, -1)
+    factors = tiles[..., :4].reshape(panels, PANEL_ROWS, supers, 2, 2)
+    into[..., :_FACTOR_BYTES].reshape(panels, supers, 2, PANEL_ROWS, 2)[...] = factors.transpose(0, 2, 3, 1, 4)
+    groups = into[..., _FACTOR_BYTES:].reshape(panels, supers, GROUPS_PER_SUPER, -1)
+    s, t = _six_bit_scales(tiles[..., 4:16])
+    groups[..., :PANEL_ROWS] = s.transpose(0, 2, 3, 1)
+    groups[..., PANEL_ROWS : 2 * PANEL_ROWS] = t.transpose(0, 2, 3, 1)
+    nibbles = _pair_within_groups(tiles[..., 16:])
+    flat = aligned_empty((panels, supers * GROUPS_PER_SUPER, QUANT_BYTES), np.uint8)
+    _store_quants(flat, nibbles.reshape(panels, PANEL_ROWS, -1, GROUP // 2))
+    groups[..., 2 * PANEL_ROWS :] = flat.reshape(panels, supers, GROUPS_PER_SUPER, QUANT_BYTES)
+    return data
+
+
+def unpack_q4_k(data: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Panels to f32 [panels * 16, columns]."""
+    panels = len(data)
+    supers = data.reshape(panels, -1, _SUPER_BYTES)
+    factors = np.ascontiguousarray(supers[..., :_FACTOR_BYTES]).view(np.float16).astype(np.float32)
+    groups = supers[..., _FACTOR_BYTES:].reshape(panels, -1, GROUPS_PER_SUPER, 2 * PANEL_ROWS + QUANT_BYTES)
+    d = factors[:, :, None, :PANEL_ROWS] * groups[..., :PANEL_ROWS].astype(np.float32)
+    m = factors[:, :, None, PANEL_ROWS:] * groups[..., PANEL_ROWS : 2 * PANEL_ROWS].astype(np.float32)
+    d, m = (x.reshape(panels, -1, PANEL_ROWS, 1) for x in (d, m))
+    quants = load_quants(groups[..., 2 * PANEL_ROWS :].reshape(panels, -1, QUANT_BYTES))
+    return _by_row(d * quants.astype(np.float32) - m)
+
+
+def _six_bit_scales(stored: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """ggml's 12 bytes [..., 12] with eight 6-bit scales and eight 6-bit minima, as uint8 [..., 8] each.
+
+    Bytes 0-3 hold the first four scales and 4-7 the first four minima in their low six bits; their two high bits complete
+    the second four, whose low nibbles share bytes 8-11 (scale low, minimum high).
+    """
+    scales, minima, rest = stored[..., 0:4], stored[..., 4:8], stored[..., 8:12]
+    s = np.concatenate([scales & 63, (rest & 15) | (scales >> 6 << 4)], axis=-1)
+    t = np.concatenate([minima & 63, (rest >> 4) | (minima >> 6 << 4)], axis=-1)
+    return s, t
+
+
+def _pair_within_groups(stored: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """ggml's quants [..., 128] to [..., 8, 16].
+
+    A stored byte pairs column i of one group (low) with column i of the next (high); a result byte pairs columns i and
+    16 + i of one group.
+    """
+    pairs = stored.reshape(*stored.shape[:-1], GROUPS_PER_SUPER // 2, 1, 2, GROUP // 2)
+    low, high = pairs & 15, pairs >> 4
+    groups = np.concatenate([low, high], axis=-3)
+    merged = groups[..., 0, :] | (groups[..., 1, :] << 4)
+    return merged.reshape(*stored.shape[:-1], GROUPS_PER_SUPER, GROUP // 2)
 
 
 def _pack_plain(blocks: NDArray[np.uint8], num_scales: int) -> NDArray[np.uint8]:
@@ -75,14 +137,14 @@ def _unpack_plain(
 def _store_quants(into: NDArray[np.uint8], nibbles: NDArray[np.uint8]) -> None:
     """Write bytes [panels, 16, groups, 16], each with columns i and 16 + i, to `into` [panels, groups, 256]."""
     panels, rows, groups, _ = nibbles.shape
-    runs = nibbles.reshape(panels, rows, groups, _RUNS, 4).transpose(0, 2, 3, 1, 4)
+    runs = nibbles.reshape(panels, rows, groups, NUM_RUNS, 4).transpose(0, 2, 3, 1, 4)
     into[...] = runs.reshape(panels, groups, QUANT_BYTES)
 
 
 def load_quants(quants: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Quants [panels, groups, 256] to their values, uint8 [panels, groups, 16, 32]."""
     panels, groups, _ = quants.shape
-    runs = quants.reshape(panels, groups, _RUNS, PANEL_ROWS, 4).transpose(0, 1, 3, 2, 4)
+    runs = quants.reshape(panels, groups, NUM_RUNS, PANEL_ROWS, 4).transpose(0, 1, 3, 2, 4)
     nibbles = runs.reshape(panels, groups, PANEL_ROWS, GROUP // 2)
     return np.concatenate([nibbles & 15, nibbles >> 4], axis=-1)
 

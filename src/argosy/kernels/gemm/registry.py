@@ -7,15 +7,33 @@ from types import MappingProxyType
 
 from argosy.errors import UnsupportedModel
 from argosy.kernels.features import Isa
+from argosy.kernels.gemm.lanes import Avx2Lanes, GenericLanes, Lanes, VnniLanes
 from argosy.kernels.gemm.op import Tile, build_module
-from argosy.kernels.gemm.q4 import Q4Avx2
+from argosy.kernels.gemm.q4 import PlainScales, Q4Scales, Q4Tile, SuperGroupScales
 from argosy.kernels.jit import JitCompiler
 from argosy.kernels.packed import WeightKind
 
+_Q4_SCALES: Mapping[WeightKind, Q4Scales] = MappingProxyType(
+    {
+        WeightKind.Q4_0: PlainScales(has_minimum=False),
+        WeightKind.Q4_1: PlainScales(has_minimum=True),
+        WeightKind.Q4_K: SuperGroupScales(),
+    }
+)
+_Q4_LANES: Mapping[Isa, tuple[Lanes, tuple[int, ...]]] = MappingProxyType(
+    {
+        Isa.GENERIC: (GenericLanes(), (2, 1)),
+        Isa.AVX2: (Avx2Lanes(), (4, 3, 2, 1)),
+        Isa.AVX512_VNNI: (VnniLanes(), (8, 4, 2, 1)),
+    }
+)
+"""With the tokens of a tile: as many as the registers hold."""
+
 TILES: Mapping[tuple[WeightKind, Isa], Tile] = MappingProxyType(
     {
-        (WeightKind.Q4_0, Isa.AVX2): Q4Avx2(has_minimum=False),
-        (WeightKind.Q4_1, Isa.AVX2): Q4Avx2(has_minimum=True),
+        (kind, isa): Q4Tile(lanes, scales, token_counts)
+        for kind, scales in _Q4_SCALES.items()
+        for isa, (lanes, token_counts) in _Q4_LANES.items()
     }
 )
 
