@@ -27,6 +27,9 @@ REPLICATED = 1
 Such an op may write only memory that belongs to its thread, because a thread that was not scheduled may run it late.
 """
 
+PARTS_PER_THREAD = 3
+"""A thread takes this part of its even share of the items left: small enough to even out, large enough to be rare."""
+
 MAX_ITEMS = 2**31 - 1
 
 IntArray = NDArray[np.int64]
@@ -48,8 +51,8 @@ class Tape:
 
     Attributes:
         num_threads: of the team that will run it.
-        descriptor: int64[4]: addresses of the rows and of the counters, number of ops, bytes from one thread's rows to the
-            next one's.
+        descriptor: int64[5]: addresses of the rows and of the counters, number of ops, bytes from one thread's rows to the
+            next one's, and into how many parts the items left of an op are cut.
     """
 
     def __init__(self, num_threads: int, rows: IntArray) -> None:
@@ -60,7 +63,8 @@ class Tape:
         # Per op two words of (generation << 32 | items): those nobody has taken yet, and those not yet done.
         self._counters = np.zeros((max(self.num_ops, 1), 2), dtype=np.int64)
         self.descriptor = np.array(
-            [rows.ctypes.data, self._counters.ctypes.data, self.num_ops, rows.strides[0]], dtype=np.int64
+            [rows.ctypes.data, self._counters.ctypes.data, self.num_ops, rows.strides[0], PARTS_PER_THREAD * num_threads],
+            dtype=np.int64,
         )
 
     def set_items(self, ops: IntArray, items: int) -> None:
@@ -90,7 +94,7 @@ class TapeBuilder:
             function: address of the C function.
             args: at most `MAX_ARGS`; floats are passed as the bits of a float64.
             items: may change from step to step.
-            chunk: items that a thread takes at a time.
+            chunk: items that a thread takes at a time, at least.
             replicated: see `REPLICATED`.
         """
         assert function != 0

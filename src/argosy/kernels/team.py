@@ -54,8 +54,12 @@ _COUNTER_BYTES = 16
 
 
 @njit(nogil=True, cache=True)
-def _take_part(state: int, row: int, counter: int, generation: int, thread: int) -> bool:
-    """Do chunks of one op until none is left to take; False if the step is over."""
+def _take_part(state: int, row: int, counter: int, generation: int, thread: int, parts: int) -> bool:
+    """Do chunks of one op until none is left to take; False if the step is over.
+
+    A chunk is one of `parts` of what is left, but not less than the op's own chunk: large ones first, small ones to end
+    together (guided self-scheduling, Polychronopoulos and Kuck 1987).
+    """
     if peek_i64(row + 8 * FLAGS) & REPLICATED:
         if load_i64(counter) >> 32 != generation:
             return False
@@ -68,7 +72,7 @@ def _take_part(state: int, row: int, counter: int, generation: int, thread: int)
         left = word & _COUNT_MASK
         if left == 0:
             return True
-        chunk = min(peek_i64(row + 8 * CHUNK), left)
+        chunk = min(max(left // parts, peek_i64(row + 8 * CHUNK)), left)
         if compare_and_swap_i64(counter, word, word - chunk):
             begin = peek_i64(row + 8 * ITEMS) - left
             call_op(peek_i64(row + 8 * FUNCTION), row + 8 * ARGS, begin, begin + chunk, thread)
@@ -105,8 +109,9 @@ def _run_ops(state: int, tape: int, generation: int, thread: int, spins: int) ->
     counter = peek_i64(tape + 8)
     num_ops = peek_i64(tape + 16)
     row = peek_i64(tape) + thread * peek_i64(tape + 24)
+    parts = peek_i64(tape + 32)
     for _ in range(num_ops):
-        if not _take_part(state, row, counter, generation, thread):
+        if not _take_part(state, row, counter, generation, thread, parts):
             return
         if (peek_i64(row + 8 * FLAGS) & REPLICATED) == 0:
             _await_op(state, counter, generation, spins)
