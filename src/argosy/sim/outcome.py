@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from argosy.sim.workload.trace_request import TraceRequest
 
@@ -65,9 +65,8 @@ class RequestOutcome:
         return (self.finished_s - self.first_token_s) / (self.num_output_tokens - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class StepSpan:
-    """One step, or several in a row between which nothing changed but lengths.
+class StepSpan(NamedTuple):
+    """One step, or several in a row between which nothing changed but lengths. A named tuple since there are so many.
 
     Attributes:
         first_step: number of the first one; the others follow.

@@ -41,7 +41,7 @@ class _Counters(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """See the module. `index` is the step in flight, `plan` and `results` are of it, `counters` from before its plan."""
+    """See the module. `index` is the step in flight, `plan` and `results` are of it, `counters` from before the run."""
 
     ends_s: list[float]
     plan: StepPlan
@@ -204,7 +204,6 @@ class StepDriver:
             num_steps = 1 + self._scheduler.skip(index - run.index - 1)
             self._tell(run, num_steps)
             run.index += num_steps
-            run.counters = self._counters()
             plan = self._scheduler.schedule(run.ends_s[run.index])
             assert plan is not None, "a run goes on while its sequences live"
             run.plan, run.results = plan, self._executor.answer(plan)

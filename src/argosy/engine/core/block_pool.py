@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 
 class BlockPool:
     """Block ids 0..num_blocks - 1 with a LIFO free list and reference counts; every operation is O(1).
@@ -34,6 +36,17 @@ class BlockPool:
         self.ref_counts[block_id] = 1
         return block_id
 
+    def take_many(self, num_blocks: int) -> list[int]:
+        """Take so many free blocks, in the order in which `take` would. The caller has made sure that there are as many."""
+        free, counts = self._free, self.ref_counts
+        first = len(free) - num_blocks
+        taken = free[first:]
+        del free[first:]
+        taken.reverse()
+        for block_id in taken:
+            counts[block_id] = 1
+        return taken
+
     def hold(self, block_id: int) -> int:
         """Add one holder and return the count."""
         count = self.ref_counts[block_id] + 1
@@ -46,6 +59,23 @@ class BlockPool:
         assert count >= 0, f"block {block_id} dropped more often than held"
         self.ref_counts[block_id] = count
         return count
+
+    def drop_many(self, block_ids: Iterable[int]) -> list[int]:
+        """Take one holder away from each block, and return those that have none left, in the same order."""
+        counts = self.ref_counts
+        idle = []
+        for block_id in block_ids:
+            count = counts[block_id] - 1
+            assert count >= 0, f"block {block_id} dropped more often than held"
+            counts[block_id] = count
+            if count == 0:
+                idle.append(block_id)
+        return idle
+
+    def free_many(self, block_ids: Sequence[int]) -> None:
+        """Put blocks that nobody holds back on the free list, in this order."""
+        assert not any(map(self.ref_counts.__getitem__, block_ids)), "a block is freed while held"
+        self._free.extend(block_ids)
 
     def free(self, block_id: int) -> None:
         """Put a block that nobody holds back on the free list."""

@@ -1,21 +1,22 @@
 """Sequences whose next steps are certain to add one token each and to change nothing else.
 
 Where outputs are known beforehand, as in a simulation, a decoding sequence needs no attention for most of its steps: until
-it takes another block, fills one to publish, or ends, each step only makes it one token longer. Such a sequence coasts: it
-is left out of plans, which count it in `StepPlan.coasting`, and its tokens are added when something happens to it.
+it fills a block to publish, or ends, each step only makes it one token longer, and now and then takes another block. Such a
+sequence coasts: it is left out of plans, which count it in `StepPlan.coasting`, and its tokens are added when it wakes.
 
     computed        c ........... c + m - 1 | c + m
     step            n ........... n + m - 1 | n + m      due: wakes, and takes part in this step like any other
                     coasts, one token each  |
 
 Everything that decides is left to the scheduler: whoever is due, preempted or ended is woken first, and so goes through the
-same code, in the same order, as if it had never coasted.
+same code, in the same order, as if it had never coasted. Who only needs a block gets it from the same code, in its turn.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence as ListLike
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from argosy.engine.core.invariants import InvariantViolated
@@ -24,6 +25,7 @@ from argosy.engine.core.request import Sequence, SequenceStatus
 
 # A sequence that is due sooner than this is not worth setting aside.
 _LEAST_STEPS = 2
+_by_rank = attrgetter("rank")
 
 
 class KnownOutputs(Protocol):
@@ -126,29 +128,25 @@ class Coasters:
         )
 
     def begin(self, sequence: Sequence) -> None:
-        """Let a running sequence coast, if it may and is not due soon."""
+        """Let a running sequence coast, if it may and nothing is due soon."""
         if not self.may_coast(sequence):
             return
-        steps = self.steps_to_event(sequence)
-        if steps < _LEAST_STEPS:
+        now, end = self.num_done, self.num_done + self.steps_to_end(sequence)
+        due = self._place_of_event(sequence, len(sequence.token_ids), end)
+        if due - now < _LEAST_STEPS:
             return
-        due = self.num_done + steps
-        self._coasts[sequence] = _Coast(self.num_done, due, self.num_done + self.steps_to_end(sequence))
-        self._due.setdefault(due, []).append(sequence)
-        base = sequence.num_computed - self.num_done
+        self._coasts[sequence] = _Coast(now, due, end)
+        self._list(sequence, due)
+        base = sequence.num_computed - now
         self._sum_of_bases += base
         if self._limits:
             insort(self._bases, base)
 
-    def steps_to_event(self, sequence: Sequence) -> int:
-        """Steps of an awake, decoding sequence before the first that takes a block, fills one to publish, or ends it."""
-        known = len(sequence.token_ids)
-        return min(sequence.capacity - known + 1, sequence.publish_at - known, self.steps_to_end(sequence) - 1)
-
     def steps_to_end(self, sequence: Sequence) -> int:
         """Steps of an awake, decoding sequence up to and with the one that may end it."""
-        certain = self._outputs.num_certain(sequence.sequence_id, sequence.num_output)
-        return min(sequence.max_len - len(sequence.token_ids), certain + 1)
+        known = len(sequence.token_ids)
+        certain = self._outputs.num_certain(sequence.sequence_id, known - sequence.num_prompt)
+        return min(sequence.max_len - known, certain + 1)
 
     def steps_to_first_end(self) -> int:
         """Steps up to and with the first that may end one of those who coast."""
@@ -168,12 +166,39 @@ class Coasters:
         sequence.token_ids.extend(self._outputs.output_ids(sequence.sequence_id, first, first + steps))
         sequence.num_computed += steps
 
-    def wake_due(self) -> None:
-        """Wake everyone for whom the next step is eventful."""
+    def num_known(self, sequence: Sequence) -> int:
+        """Tokens known of one who coasts, those that are not in its `token_ids` yet included."""
+        return len(sequence.token_ids) + self.num_done - self._coasts[sequence].since
+
+    def take_due(self) -> list[Sequence]:
+        """Wake everyone who fills a block or ends in the next step; return those who only need another block, by rank.
+
+        These coast on; once they have the block, `go_on` must be called for each.
+        """
+        growing = []
         for sequence in self._due.pop(self.num_done, ()):
             coast = self._coasts.get(sequence)
-            if coast is not None and coast.due == self.num_done:
+            if coast is None or coast.due != self.num_done:
+                continue
+            known = self.num_known(sequence)
+            if known > sequence.capacity and known < sequence.publish_at and self.num_done + 1 < coast.end:
+                growing.append(sequence)
+            else:
                 self.wake(sequence)
+        growing.sort(key=_by_rank)
+        return growing
+
+    def go_on(self, sequence: Sequence) -> None:
+        """One who coasts has got another block."""
+        since, _, end = self._coasts[sequence]
+        due = self._place_of_event(sequence, self.num_known(sequence), end)
+        self._coasts[sequence] = _Coast(since, due, end)
+        self._list(sequence, due)
+
+    def awake(self, running: list[Sequence]) -> list[Sequence]:
+        """Those of `running` who do not coast, in the same order."""
+        coasts = self._coasts
+        return [] if len(coasts) == len(running) else [sequence for sequence in running if sequence not in coasts]
 
     def wake_all(self) -> None:
         """Wake everyone."""
@@ -201,6 +226,17 @@ class Coasters:
         ):
             if not holds:
                 raise InvariantViolated(what)
+
+    def _place_of_event(self, sequence: Sequence, known: int, end: int) -> int:
+        """The first step, counted like `num_done`, that takes a block, fills one to publish, or may end the sequence."""
+        return min(self.num_done + min(sequence.capacity + 1, sequence.publish_at) - known, end - 1)
+
+    def _list(self, sequence: Sequence, due: int) -> None:
+        listed = self._due.get(due)
+        if listed is None:
+            self._due[due] = [sequence]
+        else:
+            listed.append(sequence)
 
     def _capped(self, limit: int) -> int:
         """Sum over those who coast of min(computed + 1, limit)."""

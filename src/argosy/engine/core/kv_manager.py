@@ -103,7 +103,7 @@ class KVManager:
             self._hold_published(node)
             node.priority = min(node.priority, priority)
         table = [node.block_id for node in matched]
-        table += [self._allocate() for _ in range(num_fresh)]
+        table += self._allocate(num_fresh)
         self._set_table(sequence, tuple(table))
         sequence.num_published = len(matched)
         sequence.num_computed = len(matched) * self.block_size
@@ -135,7 +135,7 @@ class KVManager:
         shared = source.block_table[:num_shared]
         for block_id in shared:
             self._pool.hold(block_id)
-        fresh = tuple(self._allocate() for _ in range(num_fresh))
+        fresh = tuple(self._allocate(num_fresh))
         self._set_table(sequence, shared + fresh)
         sequence.num_computed = num_tokens
         sequence.num_published = min(num_shared, source.num_published)
@@ -149,7 +149,7 @@ class KVManager:
         if num_fresh > self.num_available:
             return False
         if num_fresh > 0:
-            self._set_table(sequence, (*sequence.block_table, *[self._allocate() for _ in range(num_fresh)]))
+            self._set_table(sequence, (*sequence.block_table, *self._allocate(num_fresh)))
         return True
 
     def publish(self, sequence: Sequence) -> None:
@@ -182,9 +182,12 @@ class KVManager:
     def release(self, sequence: Sequence) -> None:
         """Let go of all blocks. Published ones nobody else holds stay as cached, the others become free."""
         self._clock += 1
-        for block_id in reversed(sequence.block_table):
-            if self._pool.drop(block_id) == 0:
+        idle = self._pool.drop_many(reversed(sequence.block_table))
+        if len(self._index):
+            for block_id in idle:
                 self._idle_or_free(block_id)
+        else:
+            self._pool.free_many(idle)
         self._set_table(sequence, ())
         sequence.num_computed = 0
         sequence.num_published = 0
@@ -226,10 +229,13 @@ class KVManager:
         sequence.block_table = table
         sequence.capacity = len(table) * self.block_size
 
-    def _allocate(self) -> int:
-        if self._pool.num_free == 0:
+    def _allocate(self, num_blocks: int) -> list[int]:
+        """Free blocks while there are any, then evicted ones. The caller has made sure that there are as many."""
+        taken = self._pool.take_many(min(num_blocks, self._pool.num_free))
+        while len(taken) < num_blocks:
             self._evict()
-        return self._pool.take()
+            taken.append(self._pool.take())
+        return taken
 
     def _evict(self) -> None:
         node = self._evictable.pop()

@@ -13,7 +13,9 @@ its whole life and stays. (3) When nothing runs, every block can be allocated an
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from argosy.engine.core.coasting import Coasters, Foresight, KnownOutputs
 from argosy.engine.core.config import SchedulerConfig
@@ -31,6 +33,7 @@ from argosy.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 
 _RUNNING = SequenceStatus.RUNNING
 _tuple_new = tuple.__new__
+_by_rank = attrgetter("rank")
 
 
 @dataclass(slots=True)
@@ -262,7 +265,7 @@ class Scheduler:
             return None
         # Each sequence takes at most one block in every `block_size` steps.
         num_steps = min(max_steps, self.kv.num_available // len(running) * self.kv.block_size)
-        awake = [sequence for sequence in running if sequence not in coasters]
+        awake = coasters.awake(running)
         for sequence in awake:
             if not coasters.may_coast(sequence):
                 return None
@@ -361,7 +364,12 @@ class Scheduler:
         sequences, scheduled, preempted = draft.sequences, draft.scheduled, draft.preempted
         num_tokens = 0
         num_behind = len(self._roster.running)
-        for sequence in self._awake():
+        coasters = self._coasters
+        for sequence in self._attended():
+            if coasters is not None and sequence in coasters:
+                if self._make_room(sequence, coasters.num_known(sequence), preempted):
+                    coasters.go_on(sequence)
+                continue
             num_behind -= 1
             start = sequence.num_computed
             if start < sequence.decode_from:
@@ -371,7 +379,7 @@ class Scheduler:
                 continue
             token_ids = sequence.token_ids
             known = len(token_ids)
-            if known > sequence.capacity and not self._make_room(sequence, preempted):
+            if known > sequence.capacity and not self._make_room(sequence, known, preempted):
                 continue
             samples = True
             chunk: tuple[int, ...] = (token_ids[-1],)
@@ -397,18 +405,17 @@ class Scheduler:
                     ),
                 )
             )
-        draft.num_tokens = num_tokens if self._coasters is None else num_tokens + len(self._coasters)
+        draft.num_tokens = num_tokens if coasters is None else num_tokens + len(coasters)
         return catching_up
 
-    def _awake(self) -> list[Sequence]:
-        """The running sequences that the next plan lists, in order of rank; wakes those for whom something is due."""
+    def _attended(self) -> list[Sequence]:
+        """The running sequences that do not just coast through the next step, in order of rank."""
         coasters, running = self._coasters, self._roster.running
         if coasters is None:
             return running.copy()
-        coasters.wake_due()
-        if len(coasters) == len(running):
-            return []
-        return [sequence for sequence in running if sequence not in coasters]
+        growing = coasters.take_due()
+        awake = coasters.awake(running)
+        return list(heapq.merge(growing, awake, key=_by_rank)) if growing and awake else growing or awake
 
     def _schedule_chunk(self, sequence: Sequence, budget: int, draft: _Draft) -> int:
         """Schedule as many of the tokens `sequence` lacks as `budget` and alignment allow; return how many."""
@@ -442,9 +449,9 @@ class Scheduler:
             draft.num_prefill_tokens += num_tokens
         return num_tokens
 
-    def _make_room(self, sequence: Sequence, preempted: set[Sequence]) -> bool:
-        """Get blocks for all tokens `sequence` knows, preempting from the lowest rank up; False if it went itself."""
-        while not self.kv.grow(sequence, len(sequence.token_ids)):
+    def _make_room(self, sequence: Sequence, num_tokens: int, preempted: set[Sequence]) -> bool:
+        """Get blocks for `num_tokens` of `sequence`, preempting from the lowest rank up; False if it went itself."""
+        while not self.kv.grow(sequence, num_tokens):
             victim = next(s for s in reversed(self._roster.running) if not s.protected)
             self._preempt(victim)
             preempted.add(victim)
