@@ -155,7 +155,15 @@ def _emit_store_first(b: ir.IRBuilder, address: ir.Value, value: ir.Value, count
     call(b, f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), *arguments)
 
 
-def _emit_load_bf16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+def _keep_lanes(b: ir.IRBuilder, x: ir.Value, low: ir.Value, high: ir.Value, other: ir.Value) -> ir.Value:
+    lanes = ir.Constant(_VI, list(range(LANES)))
+    above, below = (emit_splat(b, b.trunc(bound, _I32)) for bound in (low, high))
+    kept = b.and_(b.icmp_signed(">=", lanes, above), b.icmp_signed("<", lanes, below))
+    return b.select(kept, x, emit_splat(b, other))
+
+
+def emit_load_bf16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Eight bfloat16 at an address, as f32."""
     bits = b.load(emit_pointer(b, address), align=2, typ=ir.VectorType(_I16, LANES))
     return b.bitcast(b.shl(b.zext(bits, _VI), constant(16, _VI)), _VF)
 
@@ -170,7 +178,8 @@ def _emit_store_bf16(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> Non
     b.store(halves, emit_pointer(b, address), align=2)
 
 
-def _emit_load_f16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+def emit_load_f16(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Eight IEEE halves at an address, as f32."""
     return b.fpext(b.load(emit_pointer(b, address), align=2, typ=ir.VectorType(_F16, LANES)), _VF)
 
 
@@ -186,13 +195,14 @@ load_first = define_intrinsic(
     F32x8(_A, _A), _emit_load_first, "The first `count` of eight f32 at an address; the rest is 0, unread."
 )
 store_first = define_intrinsic(types.void(_A, F32x8, _A), _emit_store_first, "Write the first `count` lanes at an address.")
-load_bf16 = define_intrinsic(F32x8(_A), _emit_load_bf16, "Eight bfloat16 at an address, widened.")
+load_bf16 = define_intrinsic(F32x8(_A), emit_load_bf16, "Eight bfloat16 at an address, widened.")
 store_bf16 = define_intrinsic(types.void(_A, F32x8), _emit_store_bf16, "Write eight bfloat16, rounded to nearest even.")
-load_f16 = define_intrinsic(F32x8(_A), _emit_load_f16, "Eight IEEE halves at an address, widened.")
+load_f16 = define_intrinsic(F32x8(_A), emit_load_f16, "Eight IEEE halves at an address, widened.")
 store_f16 = define_intrinsic(types.void(_A, F32x8), _emit_store_f16, "Write eight IEEE halves, rounded to nearest even.")
 splat = define_intrinsic(F32x8(_F), emit_splat, "A number in every lane.")
 fma = define_intrinsic(F32x8(F32x8, F32x8, F32x8), emit_fma, "x * y + z.")
 greater = define_intrinsic(F32x8(F32x8, F32x8), _greater, "The greater of each lane; y if either is NaN.")
+keep_lanes = define_intrinsic(F32x8(F32x8, _A, _A, _F), _keep_lanes, "Lanes low <= i < high of x, `other` in the rest.")
 sum_lanes = define_intrinsic(_F(F32x8), lambda b, x: _fold(b, x, b.fadd), "The sum of the lanes, halves first.")
 max_lanes = define_intrinsic(_F(F32x8), lambda b, x: _fold(b, x, lambda p, q: _greater(b, p, q)), "The greatest lane.")
 
