@@ -48,7 +48,6 @@ def test_a_negative_weight_is_refused():
         ({"prompt": 500}, "r0", "context length"),
         ({"allowed_regions": frozenset({"eu"})}, "r1", "allowed regions"),
         ({"required_labels": frozenset({("gpu", "h100")})}, "r0", "labels"),
-        ({"tried": frozenset({"r0"})}, "r1", "earlier attempts"),
     ],
 )
 def test_each_filter_keeps_what_may_serve_and_is_named_when_none_may(fields, fits, by, router):
@@ -64,6 +63,14 @@ def test_each_filter_keeps_what_may_serve_and_is_named_when_none_may(fields, fit
     with pytest.raises(NoReplicaAvailable, match=f"by its {by}"):
         route.pick(ask(**fields), others, 0.0)
     assert {route.pick(ask(), replicas(), 0.0).replica.replica_id for _ in range(4)} == {"r0", "r1"}
+
+
+def test_a_replica_that_failed_a_request_is_tried_again_only_if_there_is_no_other(pool, router):
+    replicas, route = pool(2), router("least_load")
+    again = ask(tried=frozenset({"r0"}))
+    assert {route.pick(again, replicas, 0.0).replica.replica_id for _ in range(5)} == {"r1"}
+    replicas[1].healthy = False
+    assert route.pick(again, replicas, 0.0).replica.replica_id == "r0"
 
 
 def test_a_load_limit_counts_what_is_booked(pool):

@@ -1,4 +1,4 @@
-"""Which replicas may serve a request at all."""
+"""Which replicas may serve a request at all, or should if there is a choice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from argosy.fleet.policies.routing.request import RoutingRequest
 
 @dataclass(frozen=True, slots=True)
 class NotTried:
-    """Not one of the replicas that failed this request before."""
+    """Not one of the replicas that failed this request before, as long as there is another."""
 
     name: str = "earlier attempts"
+    is_preference: bool = True
 
     def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
         """Whether `replica` has not been tried."""
@@ -24,6 +25,7 @@ class ServesModel:
     """Serves the model asked for."""
 
     name: str = "model"
+    is_preference: bool = False
 
     def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
         """A request without a model, or a replica without a list of them, fits all."""
@@ -35,6 +37,7 @@ class FitsContext:
     """Its context has room for the prompt and one more token."""
 
     name: str = "context length"
+    is_preference: bool = False
 
     def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
         """Whether the prompt fits; a replica with unknown context fits all."""
@@ -47,6 +50,7 @@ class InAllowedRegion:
     """Stands in a region that the request may be served from (data residency)."""
 
     name: str = "allowed regions"
+    is_preference: bool = False
 
     def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
         """Whether the region is allowed; a replica of unknown region is not, once regions are named."""
@@ -58,6 +62,7 @@ class HasLabels:
     """Carries every label that the request requires."""
 
     name: str = "labels"
+    is_preference: bool = False
 
     def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
         """Whether all required labels are there."""
@@ -70,6 +75,7 @@ class BelowLoad:
 
     max_requests_per_weight: float
     name: str = "load limit"
+    is_preference: bool = False
 
     def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
         """Whether one more request stays within the limit."""

@@ -32,11 +32,16 @@ class Question:
 
 
 class Filter(Protocol):
-    """Says which replicas may serve a request. `name` ends the sentence "no replica left by …"."""
+    """Says which replicas may serve a request, or should."""
 
     @property
     def name(self) -> str:
         """What it looks at, for the error when no replica passes."""
+        ...
+
+    @property
+    def is_preference(self) -> bool:
+        """Whether it is passed over when no replica would be left."""
         ...
 
     def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:

@@ -126,9 +126,10 @@ class Router:
             )
         for each in self.policy.filters:
             kept = [replica for replica in candidates if each.keeps(request, replica)]
-            if not kept:
+            if kept:
+                candidates = kept
+            elif not each.is_preference:
                 raise NoReplicaAvailable(_none_left(each, candidates, replicas))
-            candidates = kept
         return candidates
 
     def _score(self, question: Question, candidates: Replicas) -> list[float]:
