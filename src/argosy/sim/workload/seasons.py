@@ -64,7 +64,7 @@ class Steps:
         times = [time_s for time_s, _ in self.points]
         if not times or times[0] != 0:
             raise ConfigError("points must begin with one at 0 seconds")
-        if any(later <= earlier for earlier, later in zip(times, [*times[1:], self.period_s], strict=True)):
+        if not all(later > earlier for earlier, later in zip(times, [*times[1:], self.period_s], strict=True)):
             raise ConfigError(f"the seconds of points must ascend and stay below period_s {self.period_s:g}")
         not_negative(**{f"points[{position}][1]": factor for position, (_, factor) in enumerate(self.points)})
         if self.highest == 0:
