@@ -15,5 +15,5 @@ def replicas_to_remove(starting: Sequence[ReplicaState], ready: Sequence[Replica
             is the emptiest.
     """
     latest_first = list(reversed(starting))
-    by_load = sorted(reversed(ready), key=lambda replica: replica.num_requests)
+    by_load = sorted(ready, key=lambda replica: -replica.num_requests)[::-1]
     return [*latest_first, *by_load][:count]
