@@ -126,7 +126,8 @@ class Source(Protocol):
     def on_finish(self, request: TraceRequest, now_s: float) -> Iterable[TraceRequest]:
         """The requests that the end of `request` at `now_s` brings about; each arrives at `now_s` or later.
 
-        Called once for every request of this source, whether it was answered, failed or timed out.
+        Called once for every request of this source, whether it was answered, failed or timed out. A source knows a
+        request by its id: what wraps the source may have changed the rest.
         """
         ...
 
