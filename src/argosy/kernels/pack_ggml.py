@@ -11,7 +11,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from argosy.errors import UnsupportedModel
-from argosy.kernels.gemm import q4_layout
+from argosy.kernels.gemm import q4_layout, q8_layout
 from argosy.kernels.packed import PackedMatrix, WeightKind
 
 
@@ -33,6 +33,8 @@ PACKINGS: Mapping[GGMLQuantizationType, Packing] = MappingProxyType(
         GGMLQuantizationType.Q4_0: Packing(WeightKind.Q4_0, q4_layout.pack_q4_0),
         GGMLQuantizationType.Q4_1: Packing(WeightKind.Q4_1, q4_layout.pack_q4_1),
         GGMLQuantizationType.Q4_K: Packing(WeightKind.Q4_K, q4_layout.pack_q4_k),
+        GGMLQuantizationType.Q8_0: Packing(WeightKind.Q8_0, q8_layout.pack_q8_0),
+        GGMLQuantizationType.IQ4_NL: Packing(WeightKind.Q8_0, q8_layout.pack_iq4_nl),
     }
 )
 """The ggml types that can be packed."""
@@ -42,6 +44,7 @@ _UNPACK: Mapping[WeightKind, Callable[[NDArray[np.uint8]], NDArray[np.float32]]]
         WeightKind.Q4_0: q4_layout.unpack_q4_0,
         WeightKind.Q4_1: q4_layout.unpack_q4_1,
         WeightKind.Q4_K: q4_layout.unpack_q4_k,
+        WeightKind.Q8_0: q8_layout.unpack_q8_0,
     }
 )
 """Panels, uint8 [panels, panel bytes], to f32 [panels * 16, columns padded to a group]."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,10 @@ PANEL_ROWS = 16
 """Output rows of a panel: two vectors of 8 floats with AVX2, one of 16 with AVX-512."""
 
 ALIGNMENT_BYTES = 64
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class WeightKind(StrEnum):
@@ -71,7 +77,7 @@ class PackedMatrix:
     @property
     def panel_bytes(self) -> int:
         """Bytes from one panel to the next."""
-        return self.data.shape[1]
+        return int(self.data.shape[1])
 
     @property
     def num_bytes(self) -> int:
@@ -89,7 +95,7 @@ def num_panels(rows: int) -> int:
     return -(-rows // PANEL_ROWS)
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: type[np.generic] | np.dtype[np.generic]) -> NDArray[np.generic]:
+def aligned_empty(shape: tuple[int, ...], dtype: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]:
     """An uninitialised C-contiguous array that starts at a multiple of 64 bytes."""
     num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     buffer = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
@@ -97,11 +103,11 @@ def aligned_empty(shape: tuple[int, ...], dtype: type[np.generic] | np.dtype[np.
     return buffer[start : start + num_bytes].view(dtype).reshape(shape)
 
 
-def aligned(array: NDArray[np.generic]) -> NDArray[np.generic]:
+def aligned(array: NDArray[Scalar]) -> NDArray[Scalar]:
     """`array`, copied if it is not C-contiguous or does not start at a multiple of 64 bytes."""
     if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT_BYTES == 0:
         return array
-    copy = aligned_empty(array.shape, array.dtype)
+    copy = aligned_empty(array.shape, array.dtype.type)
     copy[...] = array
     return copy
 

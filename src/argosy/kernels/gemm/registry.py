@@ -10,6 +10,7 @@ from argosy.kernels.features import Isa
 from argosy.kernels.gemm.lanes import Avx2Lanes, GenericLanes, Lanes, VnniLanes
 from argosy.kernels.gemm.op import Tile, build_module
 from argosy.kernels.gemm.q4 import PlainScales, Q4Scales, Q4Tile, SuperGroupScales
+from argosy.kernels.gemm.q8 import Q8Tile
 from argosy.kernels.jit import JitCompiler
 from argosy.kernels.packed import WeightKind
 
@@ -27,7 +28,7 @@ _Q4_LANES: Mapping[Isa, tuple[Lanes, tuple[int, ...]]] = MappingProxyType(
         Isa.AVX512_VNNI: (VnniLanes(), (8, 4, 2, 1)),
     }
 )
-"""With the tokens of a tile: as many as the registers hold."""
+"""With the tokens of a tile: as many as the registers hold integer sums for."""
 
 TILES: Mapping[tuple[WeightKind, Isa], Tile] = MappingProxyType(
     {
@@ -35,6 +36,7 @@ TILES: Mapping[tuple[WeightKind, Isa], Tile] = MappingProxyType(
         for kind, scales in _Q4_SCALES.items()
         for isa, (lanes, token_counts) in _Q4_LANES.items()
     }
+    | {(WeightKind.Q8_0, isa): Q8Tile(isa) for isa in Isa}
 )
 
 
