@@ -5,28 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from argosy.engine.core.plan import ScheduledSequence, SequenceResult, StepPlan, StepResult, TokenLogprob
+from argosy.engine.core.plan import ScheduledSequence, SequenceResult, StepPlan, StepResult
 from argosy.engine.executors.aligned_attention import TILE, AlignedAttention
 from argosy.engine.executors.dot_product import CausalBias
 from argosy.engine.executors.kv_pool import GatherBuffers, KVPool
-from argosy.engine.executors.logprobs import token_logprobs
 from argosy.engine.executors.paged_attention import PagedAttention
-from argosy.engine.executors.sampler import NOT_FINITE, Sampled, SampleRow, sample
 from argosy.engine.executors.sequence_state import SequenceState
-from argosy.engine.executors.step_layout import StepLayout, lay_out, to_device
+from argosy.engine.executors.step_layout import IntArray, StepLayout, lay_out, to_device
+from argosy.engine.executors.step_results import ComputedStep, collect_results, refuse_adapter
 from argosy.errors import ConfigError
 from argosy.models.architectures.attention import Attention
 from argosy.models.architectures.decoder import Decoder
 
 _QUERY_TILE = 256
-_SCORED_ROWS_AT_ONCE = 64
-"""Prompt rows whose logits exist together; a prompt of thousands of tokens would need gigabytes of them."""
-
-_NOTHING = SequenceResult(-1, (), (), (), "")
 
 
 class TorchExecutor:
@@ -105,7 +99,7 @@ class TorchExecutor:
         self._pool.copy_blocks(plan.copies)
         entries = [s for s in plan.sequences if not s.adapter_id]
         computed = dict(zip((s.sequence_id for s in entries), self._run(entries), strict=True)) if entries else {}
-        results = tuple(computed.get(s.sequence_id) or _refuse_adapter(s) for s in plan.sequences)
+        results = tuple(computed.get(s.sequence_id) or refuse_adapter(s) for s in plan.sequences)
         return StepResult(plan.step, results, time.perf_counter() - started_s)
 
     def close(self) -> None:
@@ -120,87 +114,16 @@ class TorchExecutor:
         layout = lay_out(entries, self._pool.block_size)
         token_ids, positions = (to_device(a, self._device) for a in (layout.token_ids, layout.positions))
         hidden = self._decoder.forward(token_ids, positions, self._attention(layout))
-        results = [_NOTHING._replace(sequence_id=s.sequence_id) for s in entries]
-        self._score_prompts(hidden, layout, entries, results)
-        self._sample(hidden, layout, entries, results)
-        return results
+
+        def logits_of(rows: IntArray) -> Tensor:
+            return self._decoder.logits(hidden.index_select(0, to_device(rows, self._device)))
+
+        return collect_results(ComputedStep(entries, states, layout.first_rows, layout.ends, logits_of))
 
     def _attention(self, layout: StepLayout) -> Attention:
         if self._deterministic:
             return AlignedAttention(layout, self._pool, self._causal_bias)
         return PagedAttention(layout, self._pool, self._buffers, self._causal_bias)
-
-    def _logits(self, hidden: Tensor, rows: np.ndarray) -> Tensor:
-        return self._decoder.logits(hidden.index_select(0, to_device(rows, self._device)))
-
-    def _sample(
-        self, hidden: Tensor, layout: StepLayout, entries: Sequence[ScheduledSequence], results: list[SequenceResult]
-    ) -> None:
-        """Sample the entries that ask for it, except failed ones; updates `results` and the sequences' states."""
-        sampling = [i for i, entry in enumerate(entries) if entry.sample and not results[i].error]
-        if not sampling:
-            return
-        logits = self._logits(hidden, layout.first_rows[1:][sampling] - 1)
-        states = [self._states[entries[i].sequence_id] for i in sampling]
-        rows = [
-            SampleRow(state, int(layout.ends[i]), entries[i].num_output_tokens)
-            for i, state in zip(sampling, states, strict=True)
-        ]
-        sampled = sample(logits, rows)
-        logprobs = _sampled_logprobs(logits, rows, sampled)
-        for i, row, (token_id, error), scored in zip(sampling, rows, sampled, logprobs, strict=True):
-            if error:
-                results[i] = results[i]._replace(error=error)
-                continue
-            row.state.record(row.num_output_tokens, token_id)
-            results[i] = results[i]._replace(token_ids=(token_id,), logprobs=scored)
-
-    def _score_prompts(
-        self, hidden: Tensor, layout: StepLayout, entries: Sequence[ScheduledSequence], results: list[SequenceResult]
-    ) -> None:
-        """Prompt logprobs of the entries that ask for them; updates `results`."""
-        for i, entry in enumerate(entries):
-            if entry.prompt_logprobs_from < 0:
-                continue
-            new = self._states[entry.sequence_id].new
-            first = max(entry.prompt_logprobs_from, 1)
-            stop = min(int(layout.ends[i]), len(new.prompt_token_ids) - 1) + 1
-            assert first > entry.start or first >= stop, "prompt logprobs asked for a position whose logits are not computed"
-            scored: list[TokenLogprob] = []
-            for low in range(first, stop, _SCORED_ROWS_AT_ONCE):
-                positions = np.arange(low, min(low + _SCORED_ROWS_AT_ONCE, stop))
-                logits = self._logits(hidden, layout.first_rows[i] + positions - 1 - entry.start)
-                if not _is_sound(logits):
-                    results[i] = results[i]._replace(error=NOT_FINITE)
-                    break
-                num_top = [new.params.prompt_logprobs or 0] * len(positions)
-                scored += token_logprobs(logits, [new.prompt_token_ids[p] for p in positions], num_top)
-            else:
-                results[i] = results[i]._replace(prompt_logprobs=tuple(scored))
-
-
-def _sampled_logprobs(
-    logits: Tensor, rows: Sequence[SampleRow], sampled: Sequence[Sampled]
-) -> list[tuple[TokenLogprob, ...]]:
-    """One entry per row; empty where none are asked for or the row failed."""
-    asked = [i for i, row in enumerate(rows) if row.state.params.logprobs is not None and not sampled[i].error]
-    scored: list[tuple[TokenLogprob, ...]] = [()] * len(rows)
-    if asked:
-        own = logits.index_select(0, to_device(np.array(asked, dtype=np.int64), logits.device))
-        num_top = [rows[i].state.params.logprobs or 0 for i in asked]
-        for i, score in zip(asked, token_logprobs(own, [sampled[i].token_id for i in asked], num_top), strict=True):
-            scored[i] = (score,)
-    return scored
-
-
-def _is_sound(logits: Tensor) -> bool:
-    """Whether each row has a greatest logit that is finite; NaN and +inf both surface in the maximum."""
-    return bool(torch.isfinite(logits.amax(dim=-1)).all())
-
-
-def _refuse_adapter(entry: ScheduledSequence) -> SequenceResult:
-    error = f"adapter {entry.adapter_id!r} is not loaded: this executor runs the base model only"
-    return SequenceResult(entry.sequence_id, (), (), (), error)
 
 
 def _checked_device(name: str) -> torch.device:
