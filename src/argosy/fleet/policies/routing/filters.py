@@ -1,10 +1,13 @@
-"""Which replicas may serve a request at all, or should if there is a choice."""
+"""Which replicas may serve a request at all, or should if there is a choice.
+
+A request that asks for nothing special is let through without looking at the replicas one by one.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from argosy.fleet.policies.routing.replica_state import ReplicaState
+from argosy.fleet.policies.routing.policy import Replicas
 from argosy.fleet.policies.routing.request import RoutingRequest
 
 
@@ -15,46 +18,53 @@ class NotTried:
     name: str = "earlier attempts"
     is_preference: bool = True
 
-    def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
-        """Whether `replica` has not been tried."""
-        return replica.replica_id not in request.tried
+    def keep(self, request: RoutingRequest, candidates: Replicas) -> Replicas:
+        """Those that have not been tried."""
+        if not request.tried:
+            return candidates
+        return [replica for replica in candidates if replica.replica_id not in request.tried]
 
 
 @dataclass(frozen=True, slots=True)
 class ServesModel:
-    """Serves the model asked for."""
+    """Serves the model asked for. A replica without a list of models serves any."""
 
     name: str = "model"
     is_preference: bool = False
 
-    def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
-        """A request without a model, or a replica without a list of them, fits all."""
-        return not request.model or not replica.info.models or request.model in replica.info.models
+    def keep(self, request: RoutingRequest, candidates: Replicas) -> Replicas:
+        """Those that serve `request.model`."""
+        model = request.model
+        if not model:
+            return candidates
+        return [replica for replica in candidates if not replica.info.models or model in replica.info.models]
 
 
 @dataclass(frozen=True, slots=True)
 class FitsContext:
-    """Its context has room for the prompt and one more token."""
+    """Its context has room for the prompt and one more token. A replica of unknown context takes any."""
 
     name: str = "context length"
     is_preference: bool = False
 
-    def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
-        """Whether the prompt fits; a replica with unknown context fits all."""
-        limit = replica.info.max_model_len
-        return limit is None or request.prompt_tokens < limit
+    def keep(self, request: RoutingRequest, candidates: Replicas) -> Replicas:
+        """Those whose context is longer than the prompt."""
+        length = request.prompt_tokens
+        return [replica for replica in candidates if (limit := replica.info.max_model_len) is None or length < limit]
 
 
 @dataclass(frozen=True, slots=True)
 class InAllowedRegion:
-    """Stands in a region that the request may be served from (data residency)."""
+    """Stands in a region that the request may be served from (data residency). An unknown region is not allowed."""
 
     name: str = "allowed regions"
     is_preference: bool = False
 
-    def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
-        """Whether the region is allowed; a replica of unknown region is not, once regions are named."""
-        return not request.allowed_regions or replica.info.region in request.allowed_regions
+    def keep(self, request: RoutingRequest, candidates: Replicas) -> Replicas:
+        """Those in one of the regions named, if any are."""
+        if not request.allowed_regions:
+            return candidates
+        return [replica for replica in candidates if replica.info.region in request.allowed_regions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +74,11 @@ class HasLabels:
     name: str = "labels"
     is_preference: bool = False
 
-    def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
-        """Whether all required labels are there."""
-        return request.required_labels <= replica.info.labels
+    def keep(self, request: RoutingRequest, candidates: Replicas) -> Replicas:
+        """Those with all the labels."""
+        if not request.required_labels:
+            return candidates
+        return [replica for replica in candidates if request.required_labels <= replica.info.labels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +89,10 @@ class BelowLoad:
     name: str = "load limit"
     is_preference: bool = False
 
-    def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
-        """Whether one more request stays within the limit."""
-        return replica.num_requests + 1 <= self.max_requests_per_weight * replica.info.weight
+    def keep(self, request: RoutingRequest, candidates: Replicas) -> Replicas:
+        """Those that stay within the limit with one more request."""
+        limit = self.max_requests_per_weight
+        return [replica for replica in candidates if replica.num_requests + 1 <= limit * replica.info.weight]
 
 
 DEFAULT_FILTERS = (ServesModel(), FitsContext(), InAllowedRegion(), HasLabels(), NotTried())

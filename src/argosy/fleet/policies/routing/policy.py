@@ -44,8 +44,8 @@ class Filter(Protocol):
         """Whether it is passed over when no replica would be left."""
         ...
 
-    def keeps(self, request: RoutingRequest, replica: ReplicaState) -> bool:
-        """Whether `replica` may serve `request`. Mutates nothing."""
+    def keep(self, request: RoutingRequest, candidates: Replicas) -> Replicas:
+        """Those of `candidates` that may serve `request`, in order; the argument itself if all may. Mutates nothing."""
         ...
 
 

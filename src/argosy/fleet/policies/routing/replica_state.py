@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from argosy.errors import ConfigError
 from argosy.fleet.policies.routing.peak_ewma import PeakEwma
@@ -14,7 +14,8 @@ class ReplicaInfo:
     """What does not change while a replica lives.
 
     Attributes:
-        replica_id: unique within the pool, also over time: a replica that comes back after a restart has another id.
+        replica_id: unique within the pool. A replica that restarts may keep its id, and with it its place on a hash ring;
+            tell the prefix matcher to forget what it held.
         weight: capacity relative to the other replicas; 0 means that it gets no request.
         models: names it serves; empty for any.
         max_model_len: longest sequence in tokens, prompt and output, or None if unknown.
@@ -74,7 +75,6 @@ class Booked:
     prefill_tokens: int = 0
 
 
-@dataclass(slots=True, eq=False)
 class ReplicaState:
     """One replica as a router sees it. Owned by one router; whoever watches health sets `healthy` and the like.
 
@@ -82,9 +82,7 @@ class ReplicaState:
     since. Two routers in front of the same replicas thus see each other's work through the reports and their own at once.
 
     Attributes:
-        healthy: as health checks say.
-        breaker_open: too many requests failed; no request goes there until it closes.
-        draining: it finishes what it has and takes no more.
+        takes_requests: whether a request may go there at all: healthy, breaker closed, not draining, weight above 0.
         booked: work of this router.
         report: the last one taken in, or None.
         adapters: LoRA adapters that it said it holds.
@@ -93,28 +91,89 @@ class ReplicaState:
         last_picked: number of the router's pick that chose it last, from 1; 0 if none has.
     """
 
-    info: ReplicaInfo
-    healthy: bool = True
-    breaker_open: bool = False
-    draining: bool = False
-    booked: Booked = field(default_factory=Booked)
-    report: LoadReport | None = None
-    adapters: frozenset[str] = frozenset()
-    booked_adapters: dict[str, int] = field(default_factory=dict)
-    latency: PeakEwma = field(default_factory=PeakEwma)
-    last_picked: int = 0
-    _requests_at_report: int = 0
-    _tokens_at_report: int = 0
+    __slots__ = (
+        "_breaker_open",
+        "_draining",
+        "_healthy",
+        "_info",
+        "_requests_at_report",
+        "_tokens_at_report",
+        "adapters",
+        "booked",
+        "booked_adapters",
+        "last_picked",
+        "latency",
+        "report",
+        "takes_requests",
+    )
+
+    def __init__(self, info: ReplicaInfo, *, healthy: bool = True) -> None:
+        self._info = info
+        self._healthy = healthy
+        self._breaker_open = False
+        self._draining = False
+        self.takes_requests = False
+        self.booked = Booked()
+        self.report: LoadReport | None = None
+        self.adapters: frozenset[str] = frozenset()
+        self.booked_adapters: dict[str, int] = {}
+        self.latency = PeakEwma()
+        self.last_picked = 0
+        self._requests_at_report = 0
+        self._tokens_at_report = 0
+        self._refresh()
+
+    def __repr__(self) -> str:
+        return f"ReplicaState({self.replica_id!r}, takes_requests={self.takes_requests}, booked={self.booked})"
+
+    @property
+    def info(self) -> ReplicaInfo:
+        """What it is; may be replaced, for instance by one with another weight."""
+        return self._info
+
+    @info.setter
+    def info(self, info: ReplicaInfo) -> None:
+        self._info = info
+        self._refresh()
+
+    @property
+    def healthy(self) -> bool:
+        """As health checks say."""
+        return self._healthy
+
+    @healthy.setter
+    def healthy(self, healthy: bool) -> None:
+        self._healthy = healthy
+        self._refresh()
+
+    @property
+    def breaker_open(self) -> bool:
+        """Whether too many requests failed; no request goes there until it closes."""
+        return self._breaker_open
+
+    @breaker_open.setter
+    def breaker_open(self, breaker_open: bool) -> None:
+        self._breaker_open = breaker_open
+        self._refresh()
+
+    @property
+    def draining(self) -> bool:
+        """Whether it finishes what it has and takes no more."""
+        return self._draining
+
+    @draining.setter
+    def draining(self, draining: bool) -> None:
+        self._draining = draining
+        self._refresh()
 
     @property
     def replica_id(self) -> str:
         """As in `info`."""
-        return self.info.replica_id
+        return self._info.replica_id
 
-    @property
-    def takes_requests(self) -> bool:
-        """Whether a request may go there at all."""
-        return self.healthy and not self.breaker_open and not self.draining and self.info.weight > 0.0
+    def _refresh(self) -> None:
+        """Kept and not computed when asked for, since every decision asks every replica."""
+        self.takes_requests = self._healthy and not self._breaker_open and not self._draining and self._info.weight > 0.0
 
     def take_report(self, report: LoadReport | None) -> None:
         """Replace the report; None forgets it, so that only what this router booked counts."""
@@ -145,7 +204,7 @@ class ReplicaState:
         Raises:
             ConfigError: neither a report nor the capacity of the pool is known.
         """
-        capacity = self.info.kv_capacity_tokens
+        capacity = self._info.kv_capacity_tokens
         if self.report is None and capacity is None:
             raise ConfigError(
                 f"the KV use of replica {self.replica_id!r} is unknown: give its kv_capacity_tokens, take in its reports, "

@@ -125,7 +125,7 @@ class Router:
                 f"none of {len(replicas)} replicas takes requests: all are down, draining or at weight 0"
             )
         for each in self.policy.filters:
-            kept = [replica for replica in candidates if each.keeps(request, replica)]
+            kept = each.keep(request, candidates)
             if kept:
                 candidates = kept
             elif not each.is_preference:
