@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -111,7 +111,8 @@ def _list(hints: tuple[Any, ...], value: object, path: str) -> tuple[Any, ...]:
 
 
 def _number(value: object, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # Comparing is exact for whole numbers of any size, where converting one would overflow.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise ConfigError(f"{path} must be a finite number, got {_shown(value)}")
     return float(value)
 
