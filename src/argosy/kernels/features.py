@@ -70,5 +70,7 @@ def choose_isa(forced: Isa | None = None) -> Isa:
         return runnable[0]
     if forced not in runnable:
         missing = ", ".join(sorted(REQUIRED_FEATURES[forced] - host_features()))
-        raise ConfigError(f"this processor cannot run {forced.value} kernels (it lacks {missing}); leave the choice to argosy")
+        raise ConfigError(
+            f"this processor cannot run {forced.value} kernels (it lacks {missing}); leave the choice to argosy"
+        )
     return forced

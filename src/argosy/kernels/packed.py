@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,6 @@ PANEL_ROWS = 16
 """Output rows of a panel: two vectors of 8 floats with AVX2, one of 16 with AVX-512."""
 
 ALIGNMENT_BYTES = 64
-
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 

@@ -16,7 +16,7 @@ from argosy.kernels.gemm.abi import GemmArg
 from argosy.kernels.ir import F32, I64, OP_TYPE, PTR, VOID, Emitter, Value, const, vector
 from argosy.kernels.packed import PANEL_ROWS
 
-TOKEN_BLOCK_BYTES = 128 * 1024
+TOKEN_BLOCK_BYTES = 256 * 1024
 """Activations that all panels of a chunk are multiplied with before the next tokens' turn; they stay in the L2 cache."""
 
 _TILE_TYPE = ir.FunctionType(VOID, (PTR, PTR, PTR, PTR, I64, I64, I64, PTR, I64, PTR, I64, I64))
@@ -43,13 +43,12 @@ class TileInputs:
 
 
 class Tile(Protocol):
-    """How one kind of weight is multiplied with one instruction set.
+    """How one kind of weight is multiplied with one instruction set."""
 
-    Attributes:
-        token_counts: tokens a tile may have, descending, ending in 1.
-    """
-
-    token_counts: tuple[int, ...]
+    @property
+    def token_counts(self) -> tuple[int, ...]:
+        """Tokens a tile may have, descending, ending in 1."""
+        ...
 
     def accumulate(self, e: Emitter, inputs: TileInputs, num_tokens: int) -> list[list[Value]]:
         """Emit the sum over all groups; per token f32 vectors that together hold the 16 rows.

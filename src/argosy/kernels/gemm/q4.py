@@ -5,132 +5,209 @@ For a group of 32 columns, with x[c] = s * a[c] the activations and w[c] = d * q
     sum over c of x[c] * w[c]  =  (d * s) * (sum of a * q)  +  m * (s * sum of a)
 
 The sum of products is exact in integers; the two terms are added to a float accumulator in this order, group after group.
-Eight steps of four columns with weights up to 15 and activations up to 127 stay below 2^15 in every 16-bit lane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
-from argosy.kernels.gemm.lanes import Lanes
+from argosy.kernels.features import Isa
+from argosy.kernels.gemm.lowering import LOWERINGS, Lowering
+from argosy.kernels.gemm.nibble_dot import NIBBLE_DOTS
 from argosy.kernels.gemm.op import TileInputs
-from argosy.kernels.gemm.q4_layout import GROUP, NUM_RUNS, QUANT_BYTES, RUN_BYTES, SUPER_GROUP
-from argosy.kernels.ir import F32, I8, I16, I32, I64, Emitter, Value, const, vector
+from argosy.kernels.gemm.q4_layout import (
+    FACTOR_BYTES,
+    GROUP,
+    GROUPS_PER_SUPER,
+    HALVES_BYTES,
+    NUM_RUNS,
+    QUANT_BYTES,
+    RUN_BYTES,
+    SUB_SCALE_BYTES,
+)
+from argosy.kernels.ir import I8, I16, I32, I64, Emitter, Value, const, vector
 from argosy.kernels.packed import PANEL_ROWS
 
-_HALVES_BYTES = 2 * PANEL_ROWS
-"""One f16 per row of a panel."""
+TOKEN_COUNTS: Mapping[Isa, tuple[int, ...]] = MappingProxyType(
+    {Isa.GENERIC: (2, 1), Isa.AVX2: (4, 3, 2, 1), Isa.AVX512_VNNI: (8, 4, 2, 1)}
+)
+"""Tokens of a tile: as many as the registers hold integer sums for."""
+
+Factors = list[tuple[Value, Value]]
+"""(d, m) as f32 vectors for each part of a panel's rows."""
 
 
 class Q4Scales(Protocol):
-    """Where a group lies in its panel, and its scales."""
+    """Where the scales of a kind lie."""
 
-    def group(self, e: Emitter, lanes: Lanes, panel: Value, index: Value) -> tuple[Value, list[tuple[Value, Value]]]:
-        """Address of group `index`'s quants, and (d, m) as f32 vectors for each `lanes.rows` rows of the panel."""
+    @property
+    def groups_per_block(self) -> int:
+        """Groups of 32 columns that share what `shared` loads."""
+        ...
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes at the start of a block that belong to all its groups."""
+        ...
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of one group after these; its quants are the last."""
+        ...
+
+    def shared(self, e: Emitter, lowering: Lowering, block: Value) -> Factors:
+        """What all groups of the block at address `block` share."""
+        ...
+
+    def of_group(self, e: Emitter, lowering: Lowering, group: Value, shared: Factors) -> Factors:
+        """d and m of the group at address `group`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlainScales:
-    """Q4_0 and Q4_1: f16 d, and m either stored or -8 d."""
+    """Q4_0 and Q4_1: f16 d per group, and m either stored or -8 d."""
 
     has_minimum: bool
+    groups_per_block: int = 1
+    shared_bytes: int = 0
 
-    def group(self, e: Emitter, lanes: Lanes, panel: Value, index: Value) -> tuple[Value, list[tuple[Value, Value]]]:
+    @property
+    def group_bytes(self) -> int:
         """See `Q4Scales`."""
-        scales_bytes = _HALVES_BYTES * (2 if self.has_minimum else 1)
-        base = e.at(panel, e.b.mul(index, const(I64, scales_bytes + QUANT_BYTES)))
-        scales = []
-        for row in range(0, PANEL_ROWS, lanes.rows):
-            d = lanes.halves(e, base, 2 * row)
-            m = lanes.halves(e, base, _HALVES_BYTES + 2 * row) if self.has_minimum else e.b.fmul(d, const(d.type, -8.0))
-            scales.append((d, m))
-        return e.at(base, scales_bytes), scales
+        return HALVES_BYTES * (2 if self.has_minimum else 1) + QUANT_BYTES
+
+    def shared(self, e: Emitter, lowering: Lowering, block: Value) -> Factors:  # noqa: ARG002
+        """See `Q4Scales`."""
+        return []
+
+    def of_group(self, e: Emitter, lowering: Lowering, group: Value, shared: Factors) -> Factors:  # noqa: ARG002
+        """See `Q4Scales`."""
+        scales = [lowering.halves(e, group, 0, part) for part in range(lowering.parts)]
+        if self.has_minimum:
+            return [(d, lowering.halves(e, group, HALVES_BYTES, part)) for part, d in enumerate(scales)]
+        return [(d, e.b.fmul(d, const(d.type, -8.0))) for d in scales]
 
 
 @dataclass(frozen=True, slots=True)
 class SuperGroupScales:
     """Q4_K: f16 factors per 256 columns, u8 scales and minima per 32."""
 
-    def group(self, e: Emitter, lanes: Lanes, panel: Value, index: Value) -> tuple[Value, list[tuple[Value, Value]]]:
+    groups_per_block: int = GROUPS_PER_SUPER
+    shared_bytes: int = FACTOR_BYTES
+    group_bytes: int = SUB_SCALE_BYTES + QUANT_BYTES
+
+    def shared(self, e: Emitter, lowering: Lowering, block: Value) -> Factors:
         """See `Q4Scales`."""
-        groups = SUPER_GROUP // GROUP
-        group_bytes = 2 * PANEL_ROWS + QUANT_BYTES
-        super_bytes = 2 * _HALVES_BYTES + groups * group_bytes
-        base = e.at(panel, e.b.mul(e.b.sdiv(index, const(I64, groups)), const(I64, super_bytes)))
-        offset = e.b.mul(e.b.and_(index, const(I64, groups - 1)), const(I64, group_bytes))
-        group = e.at(base, 2 * _HALVES_BYTES, offset)
-        bytes_, words, floats = (vector(t, lanes.rows) for t in (I8, I32, F32))
-        scales = []
-        for row in range(0, PANEL_ROWS, lanes.rows):
-            s, t = (
-                e.b.uitofp(e.b.zext(e.load(bytes_, group, start + row), words), floats) for start in (0, PANEL_ROWS)
-            )
-            d = e.b.fmul(lanes.halves(e, base, 2 * row), s)
-            m = e.b.fmul(lanes.halves(e, base, _HALVES_BYTES + 2 * row), t)
-            scales.append((d, e.b.fneg(m)))
-        return e.at(group, 2 * PANEL_ROWS), scales
+        parts = range(lowering.parts)
+        return [(lowering.halves(e, block, 0, p), lowering.halves(e, block, HALVES_BYTES, p)) for p in parts]
+
+    def of_group(self, e: Emitter, lowering: Lowering, group: Value, shared: Factors) -> Factors:
+        """See `Q4Scales`."""
+        factors = []
+        for part, (d, m) in enumerate(shared):
+            s, t = (_byte_floats(e, lowering, e.at(group, start + lowering.rows * part)) for start in (0, PANEL_ROWS))
+            factors.append((e.b.fmul(d, s), e.b.fneg(e.b.fmul(m, t))))
+        return factors
 
 
 @dataclass(frozen=True, slots=True)
 class Q4Tile:
     """One of the 4-bit kinds with one instruction set; see `Tile`."""
 
-    lanes: Lanes
+    isa: Isa
     scales: Q4Scales
-    token_counts: tuple[int, ...]
+
+    @property
+    def token_counts(self) -> tuple[int, ...]:
+        """See `Tile`."""
+        return TOKEN_COUNTS[self.isa]
 
     def accumulate(self, e: Emitter, inputs: TileInputs, num_tokens: int) -> list[list[Value]]:
         """See `Tile`."""
-        parts = PANEL_ROWS // self.lanes.rows
-        floats = vector(F32, self.lanes.rows)
+        lowering, scales = LOWERINGS[self.isa], self.scales
+        per_block = scales.groups_per_block
+        block_bytes = scales.shared_bytes + per_block * scales.group_bytes
 
-        def group(index: Value, sums: list[Value]) -> list[Value]:
-            quants, scales = self.scales.group(e, self.lanes, inputs.weights, index)
-            activations = e.at(inputs.activations, e.b.mul(index, const(I64, GROUP)))
-            products = self._products(e, quants, activations, inputs.activation_stride, num_tokens)
-            results = []
-            for token in range(num_tokens):
-                offset = e.b.add(e.b.mul(index, const(I64, 4)), e.b.mul(inputs.scale_stride, const(I64, token)))
-                s = e.splat(e.load(F32, inputs.scales, offset, align=4), self.lanes.rows)
-                scaled_sum = e.splat(e.load(F32, inputs.sums, offset, align=4), self.lanes.rows)
-                for part, (d, m) in enumerate(scales):
-                    product = self.lanes.to_float(e, products[token * parts + part])
-                    total = self.lanes.fma(e, product, e.b.fmul(d, s), sums[token * parts + part])
-                    results.append(self.lanes.fma(e, m, scaled_sum, total))
-            return results
+        def block(index: Value, sums: list[Value]) -> list[Value]:
+            base = e.at(inputs.weights, e.b.mul(index, const(I64, block_bytes)))
+            shared = scales.shared(e, lowering, base)
 
-        flat = e.loop(const(I64, 0), inputs.groups, group, carried=[const(floats, 0.0)] * (num_tokens * parts))
+            def group(within: Value, sums: list[Value]) -> list[Value]:
+                address = e.at(base, scales.shared_bytes, e.b.mul(within, const(I64, scales.group_bytes)))
+                factors = scales.of_group(e, lowering, address, shared)
+                number = e.b.add(e.b.mul(index, const(I64, per_block)), within)
+                quants = e.at(address, scales.group_bytes - QUANT_BYTES)
+                return self._add_group(e, inputs, num_tokens, number, quants, factors, sums)
+
+            if per_block == 1:
+                return group(const(I64, 0), sums)
+            return e.loop(const(I64, 0), const(I64, per_block), group, sums)
+
+        parts = lowering.parts
+        blocks = e.b.sdiv(inputs.groups, const(I64, per_block))
+        flat = e.loop(const(I64, 0), blocks, block, lowering.zeros(num_tokens * parts))
         return [flat[start : start + parts] for start in range(0, num_tokens * parts, parts)]
 
-    def _products(
-        self, e: Emitter, quants: Value, activations: Value, stride: Value, num_tokens: int
-    ) -> Sequence[Value]:
-        """Integer sums over the group, token after token and within that part after part.
+    def _add_group(
+        self,
+        e: Emitter,
+        inputs: TileInputs,
+        num_tokens: int,
+        number: Value,
+        quants: Value,
+        factors: Factors,
+        sums: list[Value],
+    ) -> list[Value]:
+        """`sums` (token after token, within that part after part) plus the group with this number."""
+        lowering = LOWERINGS[self.isa]
+        activations = e.at(inputs.activations, e.b.mul(number, const(I64, GROUP)))
+        products = self._products(e, quants, activations, inputs.activation_stride, num_tokens)
+        token_scales = lowering.token_floats(e, inputs.scales, inputs.scale_stride, number, num_tokens)
+        scaled_sums = lowering.token_floats(e, inputs.sums, inputs.scale_stride, number, num_tokens)
+        results: list[Value] = []
+        for scale, scaled_sum in zip(token_scales, scaled_sums, strict=True):
+            for d, m in factors:
+                place = len(results)
+                product = lowering.to_floats(e, products[place])
+                total = lowering.multiply_add(e, product, e.b.fmul(d, scale), sums[place])
+                results.append(lowering.multiply_add(e, m, scaled_sum, total))
+        return results
 
-        A loop over the runs and not its unrolled body: LLVM would move loads and unpacking of all runs to the front, and
-        spill. As it is, the integer sums of four tokens fill half of AVX2's registers and the float ones wait on the stack.
+    def _products(self, e: Emitter, quants: Value, activations: Value, stride: Value, num_tokens: int) -> list[Value]:
+        """Integer sums over a group, i32, in the order of `_add_group`'s sums.
+
+        A loop over the stored runs and not its unrolled body: there LLVM would move the loads and unpacking of all runs to
+        the front, and spill. As it is, the integer sums of four tokens fill half of AVX2's registers while the float ones
+        wait on the stack, which made a quarter more products per second.
         """
-        lanes, parts = self.lanes, PANEL_ROWS // self.lanes.rows
+        lowering, dot = LOWERINGS[self.isa], NIBBLE_DOTS[self.isa]
         rows = [e.at(activations, e.b.mul(stride, const(I64, token))) for token in range(num_tokens)]
 
         def run(index: Value, totals: list[Value]) -> list[Value]:
             base = e.at(quants, e.b.mul(index, const(I64, RUN_BYTES)))
-            loaded = [e.load(vector(I8, 4 * lanes.rows), base, 4 * lanes.rows * part) for part in range(parts)]
             offset = e.b.mul(index, const(I64, 4))
-            for nibble in (_low_nibble, _high_nibble):
-                weights = [nibble(e, q) for q in loaded]
-                start = 0 if nibble is _low_nibble else GROUP // 2
-                for token in range(num_tokens):
-                    four = lanes.spread(e, e.load(I32, rows[token], offset, start))
-                    for part in range(parts):
-                        place = token * parts + part
-                        totals[place] = lanes.dot(e, totals[place], weights[part], four)
+            stored = [lowering.run(e, base, 0, part) for part in range(lowering.parts)]
+            for first_column, nibble in ((0, _low_nibble), (GROUP // 2, _high_nibble)):
+                weights = [nibble(e, bytes_) for bytes_ in stored]
+                for token, row in enumerate(rows):
+                    four = dot.spread(e, e.load(I32, row, offset, first_column))
+                    for part, weight in enumerate(weights):
+                        place = token * lowering.parts + part
+                        totals[place] = dot.add(e, totals[place], weight, four)
             return totals
 
-        return e.loop(const(I64, 0), const(I64, NUM_RUNS), run, carried=[lanes.zero()] * (num_tokens * parts))
+        zeros = [dot.zero()] * (num_tokens * lowering.parts)
+        return [dot.finish(e, total) for total in e.loop(const(I64, 0), const(I64, NUM_RUNS), run, zeros)]
+
+
+def _byte_floats(e: Emitter, lowering: Lowering, address: Value) -> Value:
+    """One u8 per row as f32."""
+    loaded = e.load(vector(I8, lowering.rows), address)
+    return lowering.to_floats(e, e.b.zext(loaded, vector(I32, lowering.rows)))
 
 
 def _low_nibble(e: Emitter, quants: Value) -> Value:
@@ -138,6 +215,6 @@ def _low_nibble(e: Emitter, quants: Value) -> Value:
 
 
 def _high_nibble(e: Emitter, quants: Value) -> Value:
-    words = vector(I16, quants.type.count // 2)  # there is no shift of single bytes
+    words = vector(I16, quants.type.count // 2)  # x86 has no shift of single bytes
     shifted = e.b.lshr(e.b.bitcast(quants, words), const(words, 4))
     return e.b.and_(e.b.bitcast(shifted, quants.type), const(quants.type, 15))

@@ -23,13 +23,20 @@ from argosy.kernels.packed import PANEL_ROWS, aligned_empty, num_panels
 
 GROUP = 32
 SUPER_GROUP = 256
-QUANT_BYTES = PANEL_ROWS * GROUP // 2
-"""Bytes of one group's quants."""
 GROUPS_PER_SUPER = SUPER_GROUP // GROUP
-_FACTOR_BYTES = 4 * PANEL_ROWS
-_SUPER_BYTES = _FACTOR_BYTES + GROUPS_PER_SUPER * (2 * PANEL_ROWS + QUANT_BYTES)
+
+HALVES_BYTES = 2 * PANEL_ROWS
+"""One f16 per row."""
+FACTOR_BYTES = 2 * HALVES_BYTES
+"""d and m of a super-group."""
+SUB_SCALE_BYTES = 2 * PANEL_ROWS
+"""s and t of a group."""
+QUANT_BYTES = PANEL_ROWS * GROUP // 2
+"""Quants of a group."""
 NUM_RUNS = 4
 RUN_BYTES = QUANT_BYTES // NUM_RUNS
+
+_SUPER_BYTES = FACTOR_BYTES + GROUPS_PER_SUPER * (SUB_SCALE_BYTES + QUANT_BYTES)
 
 
 def pack_q4_0(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -62,15 +69,15 @@ def pack_q4_k(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
     into = data.reshape(panels, supers, _SUPER_BYTES)
     tiles = pad_rows(blocks).reshape(panels, PANEL_ROWS, supers, -1)
     factors = tiles[..., :4].reshape(panels, PANEL_ROWS, supers, 2, 2)
-    into[..., :_FACTOR_BYTES].reshape(panels, supers, 2, PANEL_ROWS, 2)[...] = factors.transpose(0, 2, 3, 1, 4)
-    groups = into[..., _FACTOR_BYTES:].reshape(panels, supers, GROUPS_PER_SUPER, -1)
+    into[..., :FACTOR_BYTES].reshape(panels, supers, 2, PANEL_ROWS, 2)[...] = factors.transpose(0, 2, 3, 1, 4)
+    groups = into[..., FACTOR_BYTES:].reshape(panels, supers, GROUPS_PER_SUPER, -1)
     s, t = _six_bit_scales(tiles[..., 4:16])
     groups[..., :PANEL_ROWS] = s.transpose(0, 2, 3, 1)
-    groups[..., PANEL_ROWS : 2 * PANEL_ROWS] = t.transpose(0, 2, 3, 1)
+    groups[..., PANEL_ROWS:SUB_SCALE_BYTES] = t.transpose(0, 2, 3, 1)
     nibbles = _pair_within_groups(tiles[..., 16:])
     flat = aligned_empty((panels, supers * GROUPS_PER_SUPER, QUANT_BYTES), np.uint8)
     _store_quants(flat, nibbles.reshape(panels, PANEL_ROWS, -1, GROUP // 2))
-    groups[..., 2 * PANEL_ROWS :] = flat.reshape(panels, supers, GROUPS_PER_SUPER, QUANT_BYTES)
+    groups[..., SUB_SCALE_BYTES:] = flat.reshape(panels, supers, GROUPS_PER_SUPER, QUANT_BYTES)
     return data
 
 
@@ -78,12 +85,12 @@ def unpack_q4_k(data: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Panels to f32 [panels * 16, columns]."""
     panels = len(data)
     supers = data.reshape(panels, -1, _SUPER_BYTES)
-    factors = np.ascontiguousarray(supers[..., :_FACTOR_BYTES]).view(np.float16).astype(np.float32)
-    groups = supers[..., _FACTOR_BYTES:].reshape(panels, -1, GROUPS_PER_SUPER, 2 * PANEL_ROWS + QUANT_BYTES)
+    factors = np.ascontiguousarray(supers[..., :FACTOR_BYTES]).view(np.float16).astype(np.float32)
+    groups = supers[..., FACTOR_BYTES:].reshape(panels, -1, GROUPS_PER_SUPER, SUB_SCALE_BYTES + QUANT_BYTES)
     d = factors[:, :, None, :PANEL_ROWS] * groups[..., :PANEL_ROWS].astype(np.float32)
-    m = factors[:, :, None, PANEL_ROWS:] * groups[..., PANEL_ROWS : 2 * PANEL_ROWS].astype(np.float32)
+    m = factors[:, :, None, PANEL_ROWS:] * groups[..., PANEL_ROWS:SUB_SCALE_BYTES].astype(np.float32)
     d, m = (x.reshape(panels, -1, PANEL_ROWS, 1) for x in (d, m))
-    quants = load_quants(groups[..., 2 * PANEL_ROWS :].reshape(panels, -1, QUANT_BYTES))
+    quants = load_quants(groups[..., SUB_SCALE_BYTES:].reshape(panels, -1, QUANT_BYTES))
     return _by_row(d * quants.astype(np.float32) - m)
 
 
@@ -108,13 +115,13 @@ def _pair_within_groups(stored: NDArray[np.uint8]) -> NDArray[np.uint8]:
     pairs = stored.reshape(*stored.shape[:-1], GROUPS_PER_SUPER // 2, 1, 2, GROUP // 2)
     low, high = pairs & 15, pairs >> 4
     groups = np.concatenate([low, high], axis=-3)
-    merged = groups[..., 0, :] | (groups[..., 1, :] << 4)
+    merged: NDArray[np.uint8] = groups[..., 0, :] | (groups[..., 1, :] << 4)
     return merged.reshape(*stored.shape[:-1], GROUPS_PER_SUPER, GROUP // 2)
 
 
 def _pack_plain(blocks: NDArray[np.uint8], num_scales: int) -> NDArray[np.uint8]:
     rows, groups, _ = blocks.shape
-    panels, scale_bytes = num_panels(rows), 2 * PANEL_ROWS * num_scales
+    panels, scale_bytes = num_panels(rows), HALVES_BYTES * num_scales
     data = aligned_empty((panels, groups * (scale_bytes + QUANT_BYTES)), np.uint8)
     by_group = data.reshape(panels, groups, -1)
     tiles = pad_rows(blocks).reshape(panels, PANEL_ROWS, groups, -1)
@@ -124,11 +131,9 @@ def _pack_plain(blocks: NDArray[np.uint8], num_scales: int) -> NDArray[np.uint8]
     return data
 
 
-def _unpack_plain(
-    data: NDArray[np.uint8], num_scales: int
-) -> tuple[tuple[NDArray[np.float32], ...], NDArray[np.uint8]]:
+def _unpack_plain(data: NDArray[np.uint8], num_scales: int) -> tuple[tuple[NDArray[np.float32], ...], NDArray[np.uint8]]:
     """Scales as f32 [panels, groups, 16] each, quants as uint8 [panels, groups, 16, 32]."""
-    scale_bytes = 2 * PANEL_ROWS * num_scales
+    scale_bytes = HALVES_BYTES * num_scales
     by_group = data.reshape(len(data), -1, scale_bytes + QUANT_BYTES)
     scales = np.ascontiguousarray(by_group[..., :scale_bytes]).view(np.float16).astype(np.float32)
     return tuple(np.split(scales, num_scales, axis=-1)), load_quants(by_group[..., scale_bytes:])

@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 from argosy.errors import UnsupportedModel
 from argosy.kernels.features import Isa
-from argosy.kernels.gemm.lanes import Avx2Lanes, GenericLanes, Lanes, VnniLanes
 from argosy.kernels.gemm.op import Tile, build_module
 from argosy.kernels.gemm.q4 import PlainScales, Q4Scales, Q4Tile, SuperGroupScales
 from argosy.kernels.gemm.q8 import Q8Tile
@@ -21,22 +20,11 @@ _Q4_SCALES: Mapping[WeightKind, Q4Scales] = MappingProxyType(
         WeightKind.Q4_K: SuperGroupScales(),
     }
 )
-_Q4_LANES: Mapping[Isa, tuple[Lanes, tuple[int, ...]]] = MappingProxyType(
-    {
-        Isa.GENERIC: (GenericLanes(), (2, 1)),
-        Isa.AVX2: (Avx2Lanes(), (4, 3, 2, 1)),
-        Isa.AVX512_VNNI: (VnniLanes(), (8, 4, 2, 1)),
-    }
-)
-"""With the tokens of a tile: as many as the registers hold integer sums for."""
-
 TILES: Mapping[tuple[WeightKind, Isa], Tile] = MappingProxyType(
     {
-        (kind, isa): Q4Tile(lanes, scales, token_counts)
-        for kind, scales in _Q4_SCALES.items()
-        for isa, (lanes, token_counts) in _Q4_LANES.items()
+        **{(kind, isa): Q4Tile(isa, scales) for kind, scales in _Q4_SCALES.items() for isa in Isa},
+        **{(WeightKind.Q8_0, isa): Q8Tile(isa) for isa in Isa},
     }
-    | {(WeightKind.Q8_0, isa): Q8Tile(isa) for isa in Isa}
 )
 
 
