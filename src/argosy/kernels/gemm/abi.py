@@ -20,7 +20,7 @@ class GemmArg(IntEnum):
     ROWS = 2
     """Rows of the matrix, without padding."""
     GROUPS = 3
-    """Column groups: `columns` over the kind's group, rounded up."""
+    """Groups of 32 columns, rounded up; activations and weights behind the last column are zeros."""
     ACTIVATIONS = 4
     """Address of the activations, token after token: s8 for quantised weights, f32 for floating-point ones."""
     ACTIVATION_STRIDE_BYTES = 5
