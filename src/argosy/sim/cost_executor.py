@@ -23,6 +23,11 @@ _FEW_STEPS = 6
 class SimulatedExecutor(Executor, Protocol):
     """An executor whose outputs are known beforehand, so that it can be told of requests and asked ahead of steps."""
 
+    @property
+    def decode_width(self) -> int:
+        """Most tokens that a decoding sequence computes in a step: 1 without speculation."""
+        ...
+
     def answer(self, plan: StepPlan) -> tuple[SequenceResult, ...]:
         """The tokens that each entry of a plan gets, without a duration."""
         ...
@@ -203,6 +208,11 @@ class CostExecutor:
         if not isinstance(self.timer, CostTimer):
             return ()
         return tuple([limit for limit in self.timer.pricer.limits if limit is not None])
+
+    @property
+    def decode_width(self) -> int:
+        """Most tokens that a decoding sequence computes in a step."""
+        return 1 if self.speculation is None else self.speculation.drafts + 1
 
     @property
     def num_expected(self) -> int:

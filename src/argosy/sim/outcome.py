@@ -72,7 +72,8 @@ class StepSpan(NamedTuple):
         first_step: number of the first one; the others follow.
         start_s: when the first one began. A later one begins when the one before it ends.
         ends_s: when each one ended.
-        num_sequences: that took part in each; num_decoding of them computed one token and were given one.
+        num_sequences: that took part in each; num_decoding of them went on with their answer, by one token unless drafts
+            were accepted.
         num_tokens, num_prefill_tokens: computed in each.
         context_tokens: tokens before those computed, over all sequences of the first step; each further step adds
             `num_decoding`.

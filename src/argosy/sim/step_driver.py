@@ -227,8 +227,9 @@ class StepDriver:
         plan, coasting, scheduler = run.plan, run.plan.coasting, self._scheduler
         kv, before, after = scheduler.kv, run.counters, self._counters()
         decoding, context, generated = coasting.num_sequences, coasting.context_tokens, coasting.num_sequences
-        for (_, token_ids, start, _, samples, _, _, _), result in zip(plan.sequences, run.results, strict=True):
-            decoding += samples and len(token_ids) == 1
+        width = self._executor.decode_width
+        for (_, token_ids, start, _, samples, num_output, _, _), result in zip(plan.sequences, run.results, strict=True):
+            decoding += samples and num_output > 0 and len(token_ids) <= width
             context += start
             generated += len(result.token_ids)
         self._on_span(
