@@ -46,6 +46,7 @@ def test_a_trace_as_it_is(folder: Path):
     requests = list(source(folder, trace()))
     assert [request.request_id for request in requests] == [f"t/{n}" for n in range(10)]
     assert [request.arrival_s for request in requests] == list(range(10))
+    assert [(request.num_prompt_tokens, request.output_tokens) for request in requests] == [(600, 10 + n) for n in range(10)]
     assert len({request.segments[0] for request in requests}) == 1
 
 
@@ -55,6 +56,7 @@ def test_a_trace_as_it_is(folder: Path):
         ({"from_s": 2, "to_s": 5}, [0, 1, 2]),
         ({"from_s": 8}, [0, 1]),
         ({"from_s": 2, "to_s": 4, "repeat": {"times": 3}}, [0, 1, 2, 3, 4, 5]),
+        ({"from_s": 2, "to_s": 4, "repeat": {"times": 2, "period_s": 10}}, [0, 1, 10, 11]),
         ({"from_s": 8, "repeat": {"times": 2}}, [0, 1, 2, 3]),
         ({"from_s": 8, "repeat": {"times": 2, "period_s": 10}}, [0, 1, 10, 11]),
         ({"to_s": 3, "rate_factor": 4}, [0, 0.25, 0.5]),
@@ -73,6 +75,20 @@ def test_lengths_are_scaled_and_then_cut(folder: Path):
     assert [request.output_tokens for request in requests] == [min(2 * (10 + n), 30) for n in range(10)]
     prompts = [request.token_ids(50_000) for request in requests]
     assert all(prompt[:256] == prompts[0][:256] and prompt[256:] != prompts[0][256:] for prompt in prompts[1:])
+
+
+@pytest.mark.parametrize(
+    ("settings", "prompt_tokens", "output_tokens"),
+    [
+        ({"prompt_factor": 2}, 1200, 19),
+        ({"output_factor": 2}, 600, 38),
+        ({"max_prompt_tokens": 100}, 100, 19),
+        ({"max_output_tokens": 15}, 600, 15),
+    ],
+)
+def test_each_length_has_its_own_setting(folder: Path, settings: dict[str, Any], prompt_tokens: int, output_tokens: int):
+    last = list(source(folder, trace(**settings)))[-1]
+    assert (last.num_prompt_tokens, last.output_tokens) == (prompt_tokens, output_tokens)
 
 
 @pytest.mark.parametrize("same_content", [True, False])
