@@ -1,4 +1,4 @@
-"""Tiles of 4-bit weights and 8-bit activations.
+"""Tiles of unsigned weights of few bits (4 here, 5 in `q5.py`) and 8-bit activations.
 
 For a group of 32 columns, with x[c] = s * a[c] the activations and w[c] = d * q[c] + m the weights,
 
@@ -40,7 +40,7 @@ Factors = list[tuple[Value, Value]]
 """(d, m) as f32 vectors for each part of a panel's rows."""
 
 
-class Q4Scales(Protocol):
+class Scales(Protocol):
     """Where the scales of a kind lie."""
 
     @property
@@ -54,8 +54,8 @@ class Q4Scales(Protocol):
         ...
 
     @property
-    def group_bytes(self) -> int:
-        """Bytes of one group after these; its quants are the last."""
+    def scale_bytes(self) -> int:
+        """Bytes of one group after these, in front of its quants."""
         ...
 
     def shared(self, e: Emitter, lowering: Lowering, block: Value) -> Factors:
@@ -69,44 +69,45 @@ class Q4Scales(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainScales:
-    """Q4_0 and Q4_1: f16 d per group, and m either stored or -8 d."""
+    """f16 d per group, and m either stored (Q4_1, Q5_1) or -offset d (Q4_0, Q5_0)."""
 
     has_minimum: bool
+    offset: float = 0.0
     groups_per_block: int = 1
     shared_bytes: int = 0
 
     @property
-    def group_bytes(self) -> int:
-        """See `Q4Scales`."""
-        return HALVES_BYTES * (2 if self.has_minimum else 1) + QUANT_BYTES
+    def scale_bytes(self) -> int:
+        """See `Scales`."""
+        return HALVES_BYTES * (2 if self.has_minimum else 1)
 
     def shared(self, e: Emitter, lowering: Lowering, block: Value) -> Factors:  # noqa: ARG002
-        """See `Q4Scales`."""
+        """See `Scales`."""
         return []
 
     def of_group(self, e: Emitter, lowering: Lowering, group: Value, shared: Factors) -> Factors:  # noqa: ARG002
-        """See `Q4Scales`."""
+        """See `Scales`."""
         scales = [lowering.halves(e, group, 0, part) for part in range(lowering.parts)]
         if self.has_minimum:
             return [(d, lowering.halves(e, group, HALVES_BYTES, part)) for part, d in enumerate(scales)]
-        return [(d, e.b.fmul(d, const(d.type, -8.0))) for d in scales]
+        return [(d, e.b.fmul(d, const(d.type, -self.offset))) for d in scales]
 
 
 @dataclass(frozen=True, slots=True)
 class SuperGroupScales:
-    """Q4_K: f16 factors per 256 columns, u8 scales and minima per 32."""
+    """Q4_K and Q5_K: f16 factors per 256 columns, u8 scales and minima per 32."""
 
     groups_per_block: int = GROUPS_PER_SUPER
     shared_bytes: int = FACTOR_BYTES
-    group_bytes: int = SUB_SCALE_BYTES + QUANT_BYTES
+    scale_bytes: int = SUB_SCALE_BYTES
 
     def shared(self, e: Emitter, lowering: Lowering, block: Value) -> Factors:
-        """See `Q4Scales`."""
+        """See `Scales`."""
         parts = range(lowering.parts)
         return [(lowering.halves(e, block, 0, p), lowering.halves(e, block, HALVES_BYTES, p)) for p in parts]
 
     def of_group(self, e: Emitter, lowering: Lowering, group: Value, shared: Factors) -> Factors:
-        """See `Q4Scales`."""
+        """See `Scales`."""
         factors = []
         for part, (d, m) in enumerate(shared):
             s, t = (_byte_floats(e, lowering, e.at(group, start + lowering.rows * part)) for start in (0, PANEL_ROWS))
@@ -114,12 +115,66 @@ class SuperGroupScales:
         return factors
 
 
+class Quants(Protocol):
+    """How the quants of a group are stored."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a group's quants."""
+        ...
+
+    def products(
+        self, e: Emitter, isa: Isa, quants: Value, activations: Value, stride: Value, num_tokens: int
+    ) -> list[Value]:
+        """Sums of a * q over the group at address `quants`, i32, token after token and within that part after part.
+
+        `activations` is the address of the first token's activations of the group, `stride` the bytes to the next token's.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Q4Tile:
-    """One of the 4-bit kinds with one instruction set; see `Tile`."""
+class NibbleQuants:
+    """4 bits."""
+
+    num_bytes: int = QUANT_BYTES
+
+    def products(
+        self, e: Emitter, isa: Isa, quants: Value, activations: Value, stride: Value, num_tokens: int
+    ) -> list[Value]:
+        """See `Quants`.
+
+        A loop over the stored runs and not its unrolled body: there LLVM would move the loads and unpacking of all runs to
+        the front, and spill. As it is, the integer sums of four tokens fill half of AVX2's registers while the float ones
+        wait on the stack, which made a quarter more products per second.
+        """
+        lowering, dot = LOWERINGS[isa], NIBBLE_DOTS[isa]
+        rows = [e.at(activations, e.b.mul(stride, const(I64, token))) for token in range(num_tokens)]
+
+        def run(index: Value, totals: list[Value]) -> list[Value]:
+            base = e.at(quants, e.b.mul(index, const(I64, RUN_BYTES)))
+            offset = e.b.mul(index, const(I64, 4))
+            stored = [lowering.run(e, base, 0, part) for part in range(lowering.parts)]
+            for first_column, nibble in ((0, low_nibble), (GROUP // 2, high_nibble)):
+                weights = [nibble(e, bytes_) for bytes_ in stored]
+                for token, row in enumerate(rows):
+                    four = dot.spread(e, e.load(I32, row, offset, first_column))
+                    for part, weight in enumerate(weights):
+                        place = token * lowering.parts + part
+                        totals[place] = dot.add(e, totals[place], weight, four)
+            return totals
+
+        zeros = [dot.zero()] * (num_tokens * lowering.parts)
+        return [dot.finish(e, total) for total in e.loop(const(I64, 0), const(I64, NUM_RUNS), run, zeros)]
+
+
+@dataclass(frozen=True, slots=True)
+class UnsignedTile:
+    """One of the kinds with unsigned quants, with one instruction set; see `Tile`."""
 
     isa: Isa
-    scales: Q4Scales
+    scales: Scales
+    quants: Quants
 
     @property
     def token_counts(self) -> tuple[int, ...]:
@@ -130,17 +185,18 @@ class Q4Tile:
         """See `Tile`."""
         lowering, scales = LOWERINGS[self.isa], self.scales
         per_block = scales.groups_per_block
-        block_bytes = scales.shared_bytes + per_block * scales.group_bytes
+        group_bytes = scales.scale_bytes + self.quants.num_bytes
+        block_bytes = scales.shared_bytes + per_block * group_bytes
 
         def block(index: Value, sums: list[Value]) -> list[Value]:
             base = e.at(inputs.weights, e.b.mul(index, const(I64, block_bytes)))
             shared = scales.shared(e, lowering, base)
 
             def group(within: Value, sums: list[Value]) -> list[Value]:
-                address = e.at(base, scales.shared_bytes, e.b.mul(within, const(I64, scales.group_bytes)))
+                address = e.at(base, scales.shared_bytes, e.b.mul(within, const(I64, group_bytes)))
                 factors = scales.of_group(e, lowering, address, shared)
                 number = e.b.add(e.b.mul(index, const(I64, per_block)), within)
-                quants = e.at(address, scales.group_bytes - QUANT_BYTES)
+                quants = e.at(address, scales.scale_bytes)
                 return self._add_group(e, inputs, num_tokens, number, quants, factors, sums)
 
             if per_block == 1:
@@ -165,7 +221,7 @@ class Q4Tile:
         """`sums` (token after token, within that part after part) plus the group with this number."""
         lowering = LOWERINGS[self.isa]
         activations = e.at(inputs.activations, e.b.mul(number, const(I64, GROUP)))
-        products = self._products(e, quants, activations, inputs.activation_stride, num_tokens)
+        products = self.quants.products(e, self.isa, quants, activations, inputs.activation_stride, num_tokens)
         token_scales = lowering.token_floats(e, inputs.scales, inputs.scale_stride, number, num_tokens)
         scaled_sums = lowering.token_floats(e, inputs.sums, inputs.scale_stride, number, num_tokens)
         results: list[Value] = []
@@ -177,32 +233,6 @@ class Q4Tile:
                 results.append(lowering.multiply_add(e, m, scaled_sum, total))
         return results
 
-    def _products(self, e: Emitter, quants: Value, activations: Value, stride: Value, num_tokens: int) -> list[Value]:
-        """Integer sums over a group, i32, in the order of `_add_group`'s sums.
-
-        A loop over the stored runs and not its unrolled body: there LLVM would move the loads and unpacking of all runs to
-        the front, and spill. As it is, the integer sums of four tokens fill half of AVX2's registers while the float ones
-        wait on the stack, which made a quarter more products per second.
-        """
-        lowering, dot = LOWERINGS[self.isa], NIBBLE_DOTS[self.isa]
-        rows = [e.at(activations, e.b.mul(stride, const(I64, token))) for token in range(num_tokens)]
-
-        def run(index: Value, totals: list[Value]) -> list[Value]:
-            base = e.at(quants, e.b.mul(index, const(I64, RUN_BYTES)))
-            offset = e.b.mul(index, const(I64, 4))
-            stored = [lowering.run(e, base, 0, part) for part in range(lowering.parts)]
-            for first_column, nibble in ((0, _low_nibble), (GROUP // 2, _high_nibble)):
-                weights = [nibble(e, bytes_) for bytes_ in stored]
-                for token, row in enumerate(rows):
-                    four = dot.spread(e, e.load(I32, row, offset, first_column))
-                    for part, weight in enumerate(weights):
-                        place = token * lowering.parts + part
-                        totals[place] = dot.add(e, totals[place], weight, four)
-            return totals
-
-        zeros = [dot.zero()] * (num_tokens * lowering.parts)
-        return [dot.finish(e, total) for total in e.loop(const(I64, 0), const(I64, NUM_RUNS), run, zeros)]
-
 
 def _byte_floats(e: Emitter, lowering: Lowering, address: Value) -> Value:
     """One u8 per row as f32."""
@@ -210,11 +240,13 @@ def _byte_floats(e: Emitter, lowering: Lowering, address: Value) -> Value:
     return lowering.to_floats(e, e.b.zext(loaded, vector(I32, lowering.rows)))
 
 
-def _low_nibble(e: Emitter, quants: Value) -> Value:
+def low_nibble(e: Emitter, quants: Value) -> Value:
+    """The low four bits of each byte."""
     return e.b.and_(quants, const(quants.type, 15))
 
 
-def _high_nibble(e: Emitter, quants: Value) -> Value:
+def high_nibble(e: Emitter, quants: Value) -> Value:
+    """The high four bits of each byte."""
     words = vector(I16, quants.type.count // 2)  # x86 has no shift of single bytes
     shifted = e.b.lshr(e.b.bitcast(quants, words), const(words, 4))
     return e.b.and_(e.b.bitcast(shifted, quants.type), const(quants.type, 15))

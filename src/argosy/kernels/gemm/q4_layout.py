@@ -52,13 +52,13 @@ def pack_q4_1(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def unpack_q4_0(data: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Panels to f32 [panels * 16, columns]."""
     (d,), quants = _unpack_plain(data, num_scales=1)
-    return _by_row(d[..., None] * (quants.astype(np.float32) - np.float32(8)))
+    return by_row(d[..., None] * (quants.astype(np.float32) - np.float32(8)))
 
 
 def unpack_q4_1(data: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Panels to f32 [panels * 16, columns]."""
     (d, m), quants = _unpack_plain(data, num_scales=2)
-    return _by_row(d[..., None] * quants.astype(np.float32) + m[..., None])
+    return by_row(d[..., None] * quants.astype(np.float32) + m[..., None])
 
 
 def pack_q4_k(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -71,12 +71,12 @@ def pack_q4_k(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
     factors = tiles[..., :4].reshape(panels, PANEL_ROWS, supers, 2, 2)
     into[..., :FACTOR_BYTES].reshape(panels, supers, 2, PANEL_ROWS, 2)[...] = factors.transpose(0, 2, 3, 1, 4)
     groups = into[..., FACTOR_BYTES:].reshape(panels, supers, GROUPS_PER_SUPER, -1)
-    s, t = _six_bit_scales(tiles[..., 4:16])
+    s, t = six_bit_scales(tiles[..., 4:16])
     groups[..., :PANEL_ROWS] = s.transpose(0, 2, 3, 1)
     groups[..., PANEL_ROWS:SUB_SCALE_BYTES] = t.transpose(0, 2, 3, 1)
-    nibbles = _pair_within_groups(tiles[..., 16:])
+    nibbles = pair_within_groups(tiles[..., 16:])
     flat = aligned_empty((panels, supers * GROUPS_PER_SUPER, QUANT_BYTES), np.uint8)
-    _store_quants(flat, nibbles.reshape(panels, PANEL_ROWS, -1, GROUP // 2))
+    store_quants(flat, nibbles.reshape(panels, PANEL_ROWS, -1, GROUP // 2))
     groups[..., SUB_SCALE_BYTES:] = flat.reshape(panels, supers, GROUPS_PER_SUPER, QUANT_BYTES)
     return data
 
@@ -91,10 +91,10 @@ def unpack_q4_k(data: NDArray[np.uint8]) -> NDArray[np.float32]:
     m = factors[:, :, None, PANEL_ROWS:] * groups[..., PANEL_ROWS:SUB_SCALE_BYTES].astype(np.float32)
     d, m = (x.reshape(panels, -1, PANEL_ROWS, 1) for x in (d, m))
     quants = load_quants(groups[..., SUB_SCALE_BYTES:].reshape(panels, -1, QUANT_BYTES))
-    return _by_row(d * quants.astype(np.float32) - m)
+    return by_row(d * quants.astype(np.float32) - m)
 
 
-def _six_bit_scales(stored: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def six_bit_scales(stored: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """ggml's 12 bytes [..., 12] with eight 6-bit scales and eight 6-bit minima, as uint8 [..., 8] each.
 
     Bytes 0-3 hold the first four scales and 4-7 the first four minima in their low six bits; their two high bits complete
@@ -106,7 +106,7 @@ def _six_bit_scales(stored: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArr
     return s, t
 
 
-def _pair_within_groups(stored: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def pair_within_groups(stored: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """ggml's quants [..., 128] to [..., 8, 16].
 
     A stored byte pairs column i of one group (low) with column i of the next (high); a result byte pairs columns i and
@@ -127,7 +127,7 @@ def _pack_plain(blocks: NDArray[np.uint8], num_scales: int) -> NDArray[np.uint8]
     tiles = pad_rows(blocks).reshape(panels, PANEL_ROWS, groups, -1)
     scales = tiles[..., : 2 * num_scales].reshape(panels, PANEL_ROWS, groups, num_scales, 2)
     by_group[..., :scale_bytes].reshape(panels, groups, num_scales, PANEL_ROWS, 2)[...] = scales.transpose(0, 2, 3, 1, 4)
-    _store_quants(by_group[..., scale_bytes:], tiles[..., 2 * num_scales :])
+    store_quants(by_group[..., scale_bytes:], tiles[..., 2 * num_scales :])
     return data
 
 
@@ -139,7 +139,7 @@ def _unpack_plain(data: NDArray[np.uint8], num_scales: int) -> tuple[tuple[NDArr
     return tuple(np.split(scales, num_scales, axis=-1)), load_quants(by_group[..., scale_bytes:])
 
 
-def _store_quants(into: NDArray[np.uint8], nibbles: NDArray[np.uint8]) -> None:
+def store_quants(into: NDArray[np.uint8], nibbles: NDArray[np.uint8]) -> None:
     """Write bytes [panels, 16, groups, 16], each with columns i and 16 + i, to `into` [panels, groups, 256]."""
     panels, rows, groups, _ = nibbles.shape
     runs = nibbles.reshape(panels, rows, groups, NUM_RUNS, 4).transpose(0, 2, 3, 1, 4)
@@ -162,7 +162,7 @@ def pad_rows(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.concatenate([blocks, np.zeros((missing, *blocks.shape[1:]), np.uint8)])
 
 
-def _by_row(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def by_row(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """[panels, groups, 16, 32] to [panels * 16, groups * 32]."""
     panels, groups, rows, width = values.shape
     return values.transpose(0, 2, 1, 3).reshape(panels * rows, groups * width)

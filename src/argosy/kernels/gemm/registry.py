@@ -8,24 +8,38 @@ from types import MappingProxyType
 from argosy.errors import UnsupportedModel
 from argosy.kernels.features import Isa
 from argosy.kernels.gemm.op import Tile, build_module
-from argosy.kernels.gemm.q4 import PlainScales, Q4Scales, Q4Tile, SuperGroupScales
+from argosy.kernels.gemm.q4 import NibbleQuants, PlainScales, Quants, Scales, SuperGroupScales, UnsignedTile
+from argosy.kernels.gemm.q5 import FiveBitQuants
+from argosy.kernels.gemm.q6 import Q6Tile
 from argosy.kernels.gemm.q8 import Q8Tile
 from argosy.kernels.jit import JitCompiler
 from argosy.kernels.packed import WeightKind
 
-_Q4_SCALES: Mapping[WeightKind, Q4Scales] = MappingProxyType(
+_UNSIGNED: Mapping[WeightKind, tuple[Scales, Quants]] = MappingProxyType(
     {
-        WeightKind.Q4_0: PlainScales(has_minimum=False),
-        WeightKind.Q4_1: PlainScales(has_minimum=True),
-        WeightKind.Q4_K: SuperGroupScales(),
+        WeightKind.Q4_0: (PlainScales(has_minimum=False, offset=8.0), NibbleQuants()),
+        WeightKind.Q4_1: (PlainScales(has_minimum=True), NibbleQuants()),
+        WeightKind.Q4_K: (SuperGroupScales(), NibbleQuants()),
+        WeightKind.Q5_0: (PlainScales(has_minimum=False, offset=16.0), FiveBitQuants()),
+        WeightKind.Q5_1: (PlainScales(has_minimum=True), FiveBitQuants()),
+        WeightKind.Q5_K: (SuperGroupScales(), FiveBitQuants()),
     }
 )
+
+
+def _tiles(isa: Isa) -> dict[WeightKind, Tile]:
+    return {
+        **{kind: UnsignedTile(isa, scales, quants) for kind, (scales, quants) in _UNSIGNED.items()},
+        WeightKind.Q3_K: Q6Tile(isa, high_bits=False, offset=4),
+        WeightKind.Q6_K: Q6Tile(isa, high_bits=True, offset=32),
+        WeightKind.Q8_0: Q8Tile(isa),
+    }
+
+
 TILES: Mapping[tuple[WeightKind, Isa], Tile] = MappingProxyType(
-    {
-        **{(kind, isa): Q4Tile(isa, scales) for kind, scales in _Q4_SCALES.items() for isa in Isa},
-        **{(WeightKind.Q8_0, isa): Q8Tile(isa) for isa in Isa},
-    }
+    {(kind, isa): tile for isa in Isa for kind, tile in _tiles(isa).items()}
 )
+"""Every product there is a kernel for."""
 
 
 def gemm_module(kind: WeightKind, isa: Isa) -> tuple[str, str]:
