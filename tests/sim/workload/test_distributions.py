@@ -104,6 +104,14 @@ def test_a_weighted_index_is_one_of_them(weights: list[float], seed: int):
     assert 0 <= weighted_index(bounds, Random(seed)) < len(weights)
 
 
+def test_a_product_that_rounds_up_to_the_whole_is_the_last_index():
+    class Highest(Random):
+        def random(self) -> float:
+            return 1 - 2**-53
+
+    assert weighted_index((5e-324,), Highest()) == 0
+
+
 def test_lengths_of_a_trace(tmp_path: Path):
     rows = [{"timestamp": 0, "input_length": n, "output_length": 2 * n} for n in (5, 7)]
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -133,6 +133,13 @@ def test_a_conversation_ends_before_a_prompt_that_would_be_too_long(play: Play):
             assert turn.num_prompt_tokens + turn.output_tokens + 20 > 120
 
 
+def test_a_prompt_of_just_the_limit_is_sent(play: Play):
+    # Prompts of 10, 25 and 40 tokens.
+    for limit, turns in ((40, 3), (39, 2), (25, 2), (24, 1)):
+        shape = RequestShape(Fixed(10), Fixed(5), conversation=Conversation(Fixed(3), Fixed(0), max_prompt_tokens=limit))
+        assert len(play(source(shape, 1))) == turns
+
+
 def test_a_first_turn_is_sent_however_long():
     shape = RequestShape(Fixed(500), Fixed(5), conversation=Conversation(Fixed(3), Fixed(0), max_prompt_tokens=100))
     sent = source(shape, 1)

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from argosy.errors import ConfigError
@@ -81,13 +81,18 @@ class TestRateScaled:
     def test_times_to_think_shrink_alike(self, play: Play):
         assert outcome(play, RateScaled(Echo([8]), 4)) == {"a/0": 2, "a/0!": pytest.approx(2 + 1 + 10 / 4)}
 
-    @given(now_s=st.floats(0, 1e6), factor=st.floats(0.01, 100))
-    def test_nothing_arrives_before_its_cause(self, now_s: float, factor: float):
-        class AtOnce(Echo):
-            def on_finish(self, request: TraceRequest, now_s: float) -> list[TraceRequest]:
-                return [request.arriving_at(now_s)]
 
-        (following,) = RateScaled(AtOnce([]), factor).on_finish(requests([0])[0], now_s)
+@given(now_s=st.floats(0, 1e6), factor=st.floats(0.01, 100), start_s=st.floats(0, 1e3))
+# Taking the start off and adding it again rounds down to 1.
+@example(now_s=1 + 2**-52, factor=1.0, start_s=2**-53)
+def test_nothing_arrives_before_its_cause(now_s: float, factor: float, start_s: float):
+    class AtOnce(Echo):
+        def on_finish(self, request: TraceRequest, now_s: float) -> list[TraceRequest]:
+            return [request.arriving_at(max(0.0, now_s))]
+
+    now_s = max(now_s, start_s)
+    for source in (RateScaled(AtOnce([]), factor), Window(AtOnce([]), start_s=start_s)):
+        (following,) = source.on_finish(requests([0])[0], now_s)
         assert following.arrival_s >= now_s
 
 

@@ -37,10 +37,11 @@ class Window:
     def on_finish(self, request: TraceRequest, now_s: float) -> Iterable[TraceRequest]:
         """What follows, as far as it is inside."""
         following = self._source.on_finish(request, now_s - self._shift_s)
-        return [self._moved(item) for item in following if self._to_s is None or item.arrival_s < self._to_s]
+        return [self._moved(item, now_s) for item in following if self._to_s is None or item.arrival_s < self._to_s]
 
-    def _moved(self, request: TraceRequest) -> TraceRequest:
-        return request if self._shift_s == 0.0 else request.arriving_at(max(0.0, request.arrival_s + self._shift_s))
+    def _moved(self, request: TraceRequest, earliest_s: float = 0.0) -> TraceRequest:
+        # Moving there and back may lose the last bit; nothing arrives before its cause.
+        return request if self._shift_s == 0.0 else request.arriving_at(max(earliest_s, request.arrival_s + self._shift_s))
 
 
 class RateScaled:

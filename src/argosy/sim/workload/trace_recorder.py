@@ -12,7 +12,6 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from argosy.errors import ConfigError
 from argosy.sim.workload.recorded_trace import header_line, request_line
 from argosy.sim.workload.trace_request import Segment, TraceRequest
 
+_TOKEN_BYTES = 4
 _MIN_SALT_BYTES, _MAX_SALT_BYTES = 16, 64
 
 
@@ -139,17 +139,26 @@ class TraceRecorder:
         answer                                   |ck 2  |  bl|
         segments   (h0, 0, B)  (h1, 0, B)  (h2, 0, k) (h2, k, B - k) (h3, 0, …)
         """
-        tokens = np.asarray((*prompt, *output), np.dtype("<u4"))
-        parts: tuple[list[Segment], list[Segment]] = ([], [])
+        data = np.asarray((*prompt, *output), np.dtype("<u4")).tobytes()
+        block_bytes = _TOKEN_BYTES * self._block_tokens
+        names: list[int] = []
         parent = b""
-        for begin in range(0, len(tokens), self._block_tokens):
-            end = min(begin + self._block_tokens, len(tokens))
-            parent = self._digest(b"block", parent + tokens[begin:end].tobytes())
-            name = int.from_bytes(parent, "little")
-            cuts = sorted({begin, min(max(len(prompt), begin), end), end})
-            for low, high in pairwise(cuts):
-                parts[low >= len(prompt)].append(Segment(name, high - low, low - begin))
-        return tuple(parts[0]), tuple(parts[1])
+        for begin in range(0, len(data), block_bytes):
+            parent = self._digest(b"block", parent + data[begin : begin + block_bytes])
+            names.append(int.from_bytes(parent, "little"))
+        end_of_prompt, end = len(prompt), len(prompt) + len(output)
+        return self._pieces(names, 0, end_of_prompt), self._pieces(names, end_of_prompt, end)
+
+    def _pieces(self, names: list[int], begin: int, end: int) -> tuple[Segment, ...]:
+        """The tokens from `begin` to `end` as pieces of the blocks `names`."""
+        size = self._block_tokens
+        pieces = []
+        while begin < end:
+            block, start = divmod(begin, size)
+            count = min(size - start, end - begin)
+            pieces.append(Segment(names[block], count, start))
+            begin += count
+        return tuple(pieces)
 
     def _pseudonym(self, kind: str, name: str) -> str:
         return self._digest(kind.encode(), name.encode()).hex() if name else ""
