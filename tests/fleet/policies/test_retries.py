@@ -15,6 +15,7 @@ def retries_of_a_request_that_always_fails(policy: RetryPolicy, budget: RetryBud
 
 def test_three_retries_are_four_calls():
     assert retries_of_a_request_that_always_fails(RetryPolicy(max_retries=3), RetryBudget(ratio=1.0)) == 3
+    assert retries_of_a_request_that_always_fails(RetryPolicy(max_retries=30), None) == 30
 
 
 def test_retries_are_a_tenth_of_the_requests_when_all_fail():

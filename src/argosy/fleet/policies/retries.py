@@ -70,7 +70,7 @@ class RetryPolicy:
     def wait_s(
         self,
         num_failed: int,
-        budget: RetryBudget,
+        budget: RetryBudget | None,
         rng: Random,
         *,
         first_byte_sent: bool,
@@ -80,6 +80,7 @@ class RetryPolicy:
         """Seconds to wait before the next attempt, or None: the failure is final. Pays from `budget` for an attempt.
 
         Args:
+            budget: None for no bound.
             num_failed: attempts that have failed so far, 1 or more.
             first_byte_sent: whether the client has seen part of an answer, which a second one would contradict.
             left_s: until the request's deadline, None for no deadline. There is no retry that it would not live to see.
@@ -92,4 +93,4 @@ class RetryPolicy:
             wait_s = max(wait_s, retry_after_s)
         if left_s is not None and wait_s >= left_s:
             return None
-        return wait_s if budget.take() else None
+        return wait_s if budget is None or budget.take() else None
