@@ -17,169 +17,119 @@ from numba import njit
 
 from argosy.kernels.attention_tiles import (
     BLOCK_KEYS,
-    scores_1x8,
+    scores_1x4,
     scores_2x4,
     scores_3x4,
     scores_6x2,
-    transpose_bf16,
-    transpose_f16,
-    transpose_f32,
-    values_1x1,
-    values_1x2,
-    values_1x4,
-    values_1x8,
-    values_2x1,
-    values_2x2,
-    values_2x4,
-    values_3x1,
-    values_3x2,
-    values_3x4,
-    values_6x1,
-    values_6x2,
+    transpose_keys,
+    values_1,
+    values_2,
+    values_3,
+    values_6,
 )
-from argosy.kernels.kv_elements import KVElement, element_bytes, load_elements
-from argosy.kernels.pointers import load_f32, load_i64, store_f32, store_i64
+from argosy.kernels.kv_elements import element_bytes
+from argosy.kernels.pointers import load_f32, load_i64, prefetch, store_f32, store_i64
 from argosy.kernels.simd import LANES, greater, keep_lanes, load, max_lanes, splat, store, sum_lanes
 from argosy.kernels.simd_math import exp2, softcap
 
-_F32, _BF16 = int(KVElement.F32), int(KVElement.BF16)
 _ROW_BYTES = 4 * BLOCK_KEYS
+_FETCHED_AT_ONCE = 16
 _MINUS_INFINITY = np.float32(-np.inf)
 _LOG2_E = np.float32(1.4426950408889634)
 
 
 @njit(nogil=True, cache=True)
-def locate_keys(
-    block: int, stop: int, table: int, block_size: int, slot_bytes: int, k_head: int, v_head: int, keys: int
-) -> None:
-    """Addresses of the rows of the block's keys, i64[BLOCK_KEYS] each, K at `keys` and V behind it.
+def locate_keys(block: int, stop: int, table: int, block_size: int, slot_bytes: int, offsets: int) -> None:
+    """Bytes from the pool's first slot to those of the block's keys, i64[BLOCK_KEYS] at `offsets`.
 
     `table` is the address of the sequence's block table. Keys from position `stop` on, which may not be there, get the
-    address of the last one that is.
+    slot of the last one that is.
     """
     position = block * BLOCK_KEYS
     offset = position % block_size
     entry = table + 8 * (position // block_size)
     count = min(BLOCK_KEYS, stop - position)
-    at = 0
-    for i in range(BLOCK_KEYS):
-        if i < count:
-            at = (load_i64(entry) * block_size + offset) * slot_bytes
-            offset += 1
-            if offset == block_size:
-                offset = 0
-                entry += 8
-        store_i64(keys + 8 * i, k_head + at)
-        store_i64(keys + 8 * (BLOCK_KEYS + i), v_head + at)
-
-
-@njit(nogil=True, cache=True)
-def gather_keys(first: int, stop: int, head_dim: int, element: int, keys: int, kt: int, v: int) -> None:
-    """Keys first..stop of the block: K transposed to `kt` f32[head_dim, BLOCK_KEYS], whole vectors of it, and V widened to
-    `v` f32[BLOCK_KEYS, head_dim], whose rows' addresses replace those in `keys`. V in f32 stays where it is."""
-    for i in range(first // LANES * LANES, stop, LANES):
-        if element == _F32:
-            transpose_f32(keys + 8 * i, head_dim, kt + 4 * i)
-        elif element == _BF16:
-            transpose_bf16(keys + 8 * i, head_dim, kt + 4 * i)
-        else:
-            transpose_f16(keys + 8 * i, head_dim, kt + 4 * i)
-    if element == _F32:
-        return
-    for i in range(first, stop):
-        source, row = load_i64(keys + 8 * (BLOCK_KEYS + i)), v + 4 * i * head_dim
-        for d in range(0, head_dim, LANES):
-            store(row + 4 * d, load_elements(source + d * element_bytes(element), element))
-        store_i64(keys + 8 * (BLOCK_KEYS + i), row)
+    i, at = 0, 0
+    while i < count:
+        at = (load_i64(entry) * block_size + offset) * slot_bytes
+        run = min(block_size - offset, count - i)
+        for _ in range(run):
+            store_i64(offsets + 8 * i, at)
+            at += slot_bytes
+            i += 1
+        offset = 0
+        entry += 8
+    while i < BLOCK_KEYS:
+        store_i64(offsets + 8 * i, at - slot_bytes)
+        i += 1
 
 
 @njit(nogil=True, cache=True)
 def score_rows(q: int, rows: int, kt: int, head_dim: int, first: int, stop: int, scores: int) -> None:
-    """Scores of `rows` <= 6 rows for keys first..stop and those that share a tile with them."""
+    """Scores of `rows` <= 6 rows for keys first..stop of a panel and those that share a tile with them."""
     stride = 4 * head_dim
-    while rows > 0:
-        if rows == 6:
-            for k in range(first // 16 * 16, stop, 16):
-                scores_6x2(q, stride, kt + 4 * k, head_dim, scores + 4 * k)
-            return
-        if rows >= 2:
-            for k in range(first // 32 * 32, stop, 32):
-                if rows >= 3:
-                    scores_3x4(q, stride, kt + 4 * k, head_dim, scores + 4 * k)
-                else:
-                    scores_2x4(q, stride, kt + 4 * k, head_dim, scores + 4 * k)
-        else:
-            scores_1x8(q, stride, kt, head_dim, scores)
-        done = min(rows, 3)
-        rows -= done
-        q += done * stride
-        scores += done * _ROW_BYTES
+    if rows == 6:
+        if first < 16:
+            scores_6x2(q, stride, kt, head_dim, scores)
+        if stop > 16:
+            scores_6x2(q, stride, kt + 64 * head_dim, head_dim, scores + 64)
+        return
+    while rows >= 3:
+        scores_3x4(q, stride, kt, head_dim, scores)
+        rows, q, scores = rows - 3, q + 3 * stride, scores + 3 * _ROW_BYTES
+    if rows == 2:
+        scores_2x4(q, stride, kt, head_dim, scores)
+    elif rows == 1:
+        scores_1x4(q, stride, kt, head_dim, scores)
 
 
 @njit(nogil=True, cache=True)
-def add_values(p: int, rows: int, v: int, head_dim: int, first: int, stop: int, out: int) -> None:
-    """Add the values of keys first..stop, weighted by `p`, to `rows` <= 6 rows of `out`, which are head_dim floats apart."""
-    stride = 4 * head_dim
-    while rows > 0:
-        d = 0
-        while d < head_dim:
-            rest, at = head_dim - d, 4 * d
-            if rows == 6:
-                if rest >= 16:
-                    values_6x2(p, v, at, first, stop, out + at, stride)
-                    d += 16
-                else:
-                    values_6x1(p, v, at, first, stop, out + at, stride)
-                    d += 8
-            elif rows >= 3:
-                d += _add_values_3(p, v, at, first, stop, out, stride, rest)
-            elif rows == 2:
-                d += _add_values_2(p, v, at, first, stop, out, stride, rest)
-            else:
-                d += _add_values_1(p, v, at, first, stop, out, stride, rest)
-        done = 6 if rows == 6 else min(rows, 3)
-        rows -= done
-        p += done * _ROW_BYTES
-        out += done * stride
+def transpose_panel(first: int, stop: int, offsets: int, k: int, head_dim: int, element: int, kt: int, ahead: int) -> None:
+    """Keys first..stop of a panel, and those that share a vector with them, to `kt` f32[PANEL_KEYS / 8, head_dim, 8].
+
+    Meanwhile it asks for as many keys whose offsets are at `ahead`, if that is not 0.
+    """
+    for i in range(first // LANES * LANES, stop, LANES):
+        if ahead != 0:
+            fetch_rows(i, i + LANES, ahead, k, head_dim * element_bytes(element))
+        transpose_keys(offsets + 8 * i, k, head_dim, kt + 4 * i * head_dim, element)
 
 
 @njit(nogil=True, cache=True)
-def _add_values_3(p: int, v: int, at: int, first: int, stop: int, out: int, stride: int, rest: int) -> int:
-    if rest >= 32:
-        values_3x4(p, v, at, first, stop, out + at, stride)
-        return 32
-    if rest >= 16:
-        values_3x2(p, v, at, first, stop, out + at, stride)
-        return 16
-    values_3x1(p, v, at, first, stop, out + at, stride)
-    return 8
+def fetch_rows(first: int, stop: int, offsets: int, base: int, row_bytes: int) -> None:
+    """Ask for rows first..stop of a block's keys or values, which lie too far apart for a processor to foresee."""
+    for i in range(first, stop):
+        row = base + load_i64(offsets + 8 * i)
+        for line in range(0, row_bytes, 64):
+            prefetch(row + line)
 
 
 @njit(nogil=True, cache=True)
-def _add_values_2(p: int, v: int, at: int, first: int, stop: int, out: int, stride: int, rest: int) -> int:
-    if rest >= 32:
-        values_2x4(p, v, at, first, stop, out + at, stride)
-        return 32
-    if rest >= 16:
-        values_2x2(p, v, at, first, stop, out + at, stride)
-        return 16
-    values_2x1(p, v, at, first, stop, out + at, stride)
-    return 8
+def add_values_fetching(
+    p: int, rows: int, offsets: int, v: int, head_dim: int, element: int, first: int, stop: int, out: int, ahead: int
+) -> None:
+    """As `add_values`; meanwhile it asks for as many values whose offsets are at `ahead`."""
+    for begin in range(first, stop, _FETCHED_AT_ONCE):
+        end = min(begin + _FETCHED_AT_ONCE, stop)
+        fetch_rows(begin, end, ahead, v, head_dim * element_bytes(element))
+        add_values(p, rows, offsets, v, head_dim, element, begin, end, out)
 
 
 @njit(nogil=True, cache=True)
-def _add_values_1(p: int, v: int, at: int, first: int, stop: int, out: int, stride: int, rest: int) -> int:
-    if rest >= 64:
-        values_1x8(p, v, at, first, stop, out + at, stride)
-        return 64
-    if rest >= 32:
-        values_1x4(p, v, at, first, stop, out + at, stride)
-        return 32
-    if rest >= 16:
-        values_1x2(p, v, at, first, stop, out + at, stride)
-        return 16
-    values_1x1(p, v, at, first, stop, out + at, stride)
-    return 8
+def add_values(
+    p: int, rows: int, offsets: int, v: int, head_dim: int, element: int, first: int, stop: int, out: int
+) -> None:
+    """Add the values of keys first..stop of the block, weighted by `p`, to `rows` <= 6 rows of `out`."""
+    if rows == 6:
+        values_6(p, offsets, v, first, stop, out, head_dim, element)
+        return
+    while rows >= 3:
+        values_3(p, offsets, v, first, stop, out, head_dim, element)
+        rows, p, out = rows - 3, p + 3 * _ROW_BYTES, out + 12 * head_dim
+    if rows == 2:
+        values_2(p, offsets, v, first, stop, out, head_dim, element)
+    elif rows == 1:
+        values_1(p, offsets, v, first, stop, out, head_dim, element)
 
 
 @njit(nogil=True, cache=True)

@@ -2,45 +2,85 @@
 
 Two products make up attention over a block of `BLOCK_KEYS` keys, for a few query rows at once:
 
-    scores[r][k] = Σ_d q[r][d] · k[k][d]          lanes are keys, so K is transposed first: kt[d][k]
+    scores[r][k] = Σ_d q[r][d] · k[k][d]          lanes are keys, so K is transposed first
     out[r][d]   += Σ_k p[r][k] · v[k][d]          lanes are elements of the head
 
 Either way a lane is one chain of fused multiply-adds, over ascending d or k, whatever the shape of the tile: bits do not
-depend on which rows are computed together. A tile of 6 rows and 2 vectors keeps 12 chains in 12 of 16 registers, and loads
-8 operands for 12 products; fewer rows get more vectors, since a chain alone waits 4 cycles for each of its links.
+depend on which rows are computed together. A tile of 6 rows and 2 vectors keeps 12 chains in 12 of 16 registers and loads 8
+operands for 12 products; fewer rows get more vectors, since a chain alone waits 4 cycles for each of its links.
+
+K is transposed in panels of `PANEL_KEYS` keys, which stay in the first cache while the scores of all rows are computed:
+kt[vector][d][8]. Stores to adjacent addresses take half as long as to distant ones.
+Keys are found through `offsets`, i64[BLOCK_KEYS]: bytes from the pool's first slot to each key's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from argosy.kernels.simd import LANES, VECTOR_BYTES, emit_fma, emit_load_bf16, emit_load_f16, emit_pointer, emit_splat
+from argosy.kernels.kv_elements import KVElement
+from argosy.kernels.simd import (
+    LANES,
+    VECTOR_BYTES,
+    constant,
+    emit_fma,
+    emit_load_bf16,
+    emit_load_f16,
+    emit_load_f32,
+    emit_pointer,
+    emit_splat,
+)
 
 BLOCK_KEYS = 64
 """Keys whose scores are computed, and whose greatest is subtracted, together; blocks begin at multiples of it."""
+PANEL_KEYS = 32
 
 _ROW_BYTES = 4 * BLOCK_KEYS
-_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
-_VF = ir.VectorType(_F32, LANES)
+_I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_VF, _VI = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
+
+_WIDTHS = {1: (8, 4, 2, 1), 2: (4, 2, 1), 3: (4, 2, 1), 6: (2, 1)}
+"""Vectors of a tile of values, by its rows: as many as registers allow, then what is left of a head."""
+
+_LOADERS = {KVElement.F32: emit_load_f32, KVElement.BF16: emit_load_bf16, KVElement.F16: emit_load_f16}
+_BYTES = {KVElement.F32: 4, KVElement.BF16: 2, KVElement.F16: 2}
 
 
-def _offset(b: ir.IRBuilder, address: ir.Value, index: ir.Value, stride: int) -> ir.Value:
-    return b.add(address, b.mul(index, ir.Constant(_I64, stride)))
+def _word(value: int) -> ir.Constant:
+    return ir.Constant(_I64, value)
+
+
+def _at(b: ir.IRBuilder, address: ir.Value, index: ir.Value, stride: int) -> ir.Value:
+    return b.add(address, b.mul(index, _word(stride)))
 
 
 def _load(b: ir.IRBuilder, address: ir.Value, offset: int, element: ir.Type = _VF) -> ir.Value:
-    return b.load(emit_pointer(b, b.add(address, ir.Constant(_I64, offset))), align=4, typ=element)
+    return b.load(emit_pointer(b, b.add(address, _word(offset))), align=4, typ=element)
 
 
 def _store(b: ir.IRBuilder, value: ir.Value, address: ir.Value, offset: int) -> None:
-    b.store(value, emit_pointer(b, b.add(address, ir.Constant(_I64, offset))), align=4)
+    b.store(value, emit_pointer(b, b.add(address, _word(offset))), align=4)
 
 
-def _accumulate(b: ir.IRBuilder, begin: ir.Value, end: ir.Value, sums: list[ir.Value], step: Any) -> list[ir.Value]:
+def _strided(b: ir.IRBuilder, first: ir.Value, stride: ir.Value, count: int) -> list[ir.Value]:
+    addresses = [first]
+    for _ in range(count - 1):
+        addresses.append(b.add(addresses[-1], stride))
+    return addresses
+
+
+def _loop(
+    b: ir.IRBuilder,
+    begin: ir.Value,
+    end: ir.Value,
+    sums: list[ir.Value],
+    step: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
     """`for i in range(begin, end): sums = step(i, sums)`, in registers; at least once."""
     entry, body, after = b.block, b.append_basic_block("body"), b.append_basic_block("after")
     b.branch(body)
@@ -50,8 +90,8 @@ def _accumulate(b: ir.IRBuilder, begin: ir.Value, end: ir.Value, sums: list[ir.V
     carried = [b.phi(_VF) for _ in sums]
     for phi, value in zip(carried, sums, strict=True):
         phi.add_incoming(value, entry)
-    results: list[ir.Value] = step(index, carried)
-    following = b.add(index, ir.Constant(_I64, 1))
+    results = step(index, carried)
+    following = b.add(index, _word(1))
     index.add_incoming(following, b.block)
     for phi, value in zip(carried, results, strict=True):
         phi.add_incoming(value, b.block)
@@ -60,13 +100,45 @@ def _accumulate(b: ir.IRBuilder, begin: ir.Value, end: ir.Value, sums: list[ir.V
     return results
 
 
-def _multiply(b: ir.IRBuilder, columns: list[ir.Value], rows: list[ir.Value], sums: list[ir.Value]) -> list[ir.Value]:
-    """sums[r][v] + rows[r] · columns[v]; `rows` are scalars, `sums` lie row by row."""
-    results = []
-    for r, scalar in enumerate(rows):
-        wide = emit_splat(b, scalar)
-        for v, column in enumerate(columns):
-            results.append(emit_fma(b, wide, column, sums[r * len(columns) + v]))
+def _by_element(b: ir.IRBuilder, element: ir.Value, emit: Callable[[KVElement], None]) -> None:
+    """`emit` once for each element type; the code branches to the one that `element` names."""
+    after = b.append_basic_block("after")
+    cases = {kind: b.append_basic_block(kind.name) for kind in KVElement}
+    switch = b.switch(element, cases[KVElement.F32])
+    for kind, block in cases.items():
+        if kind is not KVElement.F32:
+            switch.add_case(_word(int(kind)), block)
+        b.position_at_end(block)
+        emit(kind)
+        b.branch(after)
+    b.position_at_end(after)
+
+
+def _multiply(
+    b: ir.IRBuilder,
+    columns: Sequence[Callable[[], ir.Value]],
+    rows: Sequence[Callable[[], ir.Value]],
+    sums: list[ir.Value],
+) -> list[ir.Value]:
+    """sums[r][v] + rows[r] · columns[v], with `sums` row by row. Loads the scalars `rows` and vectors `columns`: the fewer
+    ones beforehand and the others one at a time, for lack of registers."""
+    results = list(sums)
+
+    def add(r: int, v: int, scalar: ir.Value, column: ir.Value) -> None:
+        results[r * len(columns) + v] = emit_fma(b, scalar, column, sums[r * len(columns) + v])
+
+    if len(rows) > len(columns):
+        held = [load() for load in columns]
+        for r, load in enumerate(rows):
+            scalar = emit_splat(b, load())
+            for v, column in enumerate(held):
+                add(r, v, scalar, column)
+    else:
+        held = [emit_splat(b, load()) for load in rows]
+        for v, load in enumerate(columns):
+            column = load()
+            for r, scalar in enumerate(held):
+                add(r, v, scalar, column)
     return results
 
 
@@ -75,22 +147,19 @@ def _scores_kernel(rows: int, vectors: int) -> Any:
 
     @intrinsic
     def kernel(typing_context: Any, q: Any, q_stride: Any, kt: Any, head_dim: Any, out: Any) -> Any:  # noqa: ARG001
-        """`q` f32[rows, head_dim] at a stride in bytes, `kt` f32[head_dim, BLOCK_KEYS], `out` f32[rows, BLOCK_KEYS]."""
+        """`q` f32[rows, head_dim] at a stride in bytes, `kt` f32[vectors, head_dim, 8], `out` f32[rows, BLOCK_KEYS]."""
 
         def codegen(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:  # noqa: ARG001
             q, q_stride, kt, head_dim, out = args
-            starts = [q]
-            for _ in range(rows - 1):
-                starts.append(b.add(starts[-1], q_stride))
+            queries = _strided(b, q, q_stride, rows)
+            keys = _strided(b, kt, b.mul(head_dim, _word(VECTOR_BYTES)), vectors)
 
             def step(d: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                keys = _offset(b, kt, d, _ROW_BYTES)
-                columns = [_load(b, keys, VECTOR_BYTES * v) for v in range(vectors)]
-                queries = [_load(b, _offset(b, start, d, 4), 0, _F32) for start in starts]
-                return _multiply(b, columns, queries, sums)
+                columns = [lambda start=start: _load(b, _at(b, start, d, VECTOR_BYTES), 0) for start in keys]
+                scalars = [lambda start=start: _load(b, _at(b, start, d, 4), 0, _F32) for start in queries]
+                return _multiply(b, columns, scalars, sums)
 
-            zeros = [ir.Constant(_VF, [0.0] * LANES)] * (rows * vectors)
-            sums = _accumulate(b, ir.Constant(_I64, 0), head_dim, zeros, step)
+            sums = _loop(b, _word(0), head_dim, [constant(0.0)] * (rows * vectors), step)
             for i, value in enumerate(sums):
                 _store(b, value, out, i // vectors * _ROW_BYTES + i % vectors * VECTOR_BYTES)
             return context.get_dummy_value()
@@ -100,98 +169,146 @@ def _scores_kernel(rows: int, vectors: int) -> Any:
     return kernel
 
 
-def _values_kernel(rows: int, vectors: int) -> Any:
-    """Adds keys' values, weighted, to 8 · `vectors` elements of `rows` outputs."""
+def _emit_values(b: ir.IRBuilder, rows: int, kind: KVElement, args: Sequence[ir.Value]) -> None:
+    """The kernel below for one element type: tiles of the greatest width for as long as they fit, then of the next."""
+    p, offsets, v, begin, end, out, head_dim = args
+    outs = _strided(b, out, b.mul(head_dim, _word(4)), rows)
+    entry, d = b.block, _word(0)
+    for vectors in _WIDTHS[rows]:
+        head, body, after = (b.append_basic_block(name) for name in ("head", "tile", "after"))
+        b.branch(head)
+        b.position_at_end(head)
+        first = b.phi(_I64)
+        first.add_incoming(d, entry)
+        b.cbranch(b.icmp_signed("<=", b.add(first, _word(LANES * vectors)), head_dim), body, after)
+        b.position_at_end(body)
+        _emit_values_tile(b, vectors, kind, (p, offsets, _at(b, v, first, _BYTES[kind]), begin, end), outs, first)
+        first.add_incoming(b.add(first, _word(LANES * vectors)), b.block)
+        b.branch(head)
+        b.position_at_end(after)
+        entry, d = after, first
+
+
+def _emit_values_tile(
+    b: ir.IRBuilder, vectors: int, kind: KVElement, args: Sequence[ir.Value], outs: Sequence[ir.Value], first: ir.Value
+) -> None:
+    p, offsets, v, begin, end = args
+
+    def step(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+        row = b.add(_load(b, _at(b, offsets, k, 8), 0, _I64), v)
+        weights = _at(b, p, k, 4)
+        columns = [lambda i=i: _LOADERS[kind](b, b.add(row, _word(_BYTES[kind] * LANES * i))) for i in range(vectors)]
+        scalars = [lambda r=r: _load(b, weights, _ROW_BYTES * r, _F32) for r in range(len(outs))]
+        return _multiply(b, columns, scalars, sums)
+
+    at = [_at(b, out, first, 4) for out in outs]
+    sums = [_load(b, address, VECTOR_BYTES * i) for address in at for i in range(vectors)]
+    for i, value in enumerate(_loop(b, begin, end, sums, step)):
+        _store(b, value, at[i // vectors], i % vectors * VECTOR_BYTES)
+
+
+def _values_kernel(rows: int) -> Any:
+    """Adds keys' values, weighted, to `rows` outputs."""
 
     @intrinsic
     def kernel(  # type: ignore[no-untyped-def]
         typing_context: Any,  # noqa: ARG001
         p: Any,  # noqa: ARG001
+        offsets: Any,  # noqa: ARG001
         v: Any,  # noqa: ARG001
-        offset: Any,  # noqa: ARG001
         begin: Any,  # noqa: ARG001
         end: Any,  # noqa: ARG001
         out: Any,  # noqa: ARG001
-        out_stride: Any,  # noqa: ARG001
+        head_dim: Any,  # noqa: ARG001
+        element: Any,  # noqa: ARG001
     ):
-        """Keys begin..end of the block: `p` f32[rows, BLOCK_KEYS], `v` i64[BLOCK_KEYS] the address of each key's f32 value
-        row, read from `offset` bytes on; `out` f32 at a stride in bytes, of which the first 8 · `vectors` change."""
+        """Keys begin..end of the block, at least one: `p` f32[rows, BLOCK_KEYS]; a key's values are `head_dim` elements at
+        `v` + its offset; `out` f32[rows, head_dim] changes."""
 
         def codegen(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:  # noqa: ARG001
-            p, v, offset, begin, end, out, out_stride = args
-            outs = [out]
-            for _ in range(rows - 1):
-                outs.append(b.add(outs[-1], out_stride))
-
-            def step(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                value_row = b.add(_load(b, _offset(b, v, k, 8), 0, _I64), offset)
-                columns = [_load(b, value_row, VECTOR_BYTES * i) for i in range(vectors)]
-                weights = _offset(b, p, k, 4)
-                return _multiply(b, columns, [_load(b, weights, _ROW_BYTES * r, _F32) for r in range(rows)], sums)
-
-            sums = [_load(b, row, VECTOR_BYTES * i) for row in outs for i in range(vectors)]
-            for i, value in enumerate(_accumulate(b, begin, end, sums, step)):
-                _store(b, value, outs[i // vectors], i % vectors * VECTOR_BYTES)
+            _by_element(b, args[7], lambda kind: _emit_values(b, rows, kind, args[:7]))
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 7), codegen
+        return types.void(*[types.intp] * 8), codegen
 
     return kernel
 
 
-def _transpose(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
-    """Eight vectors as rows of a matrix, to its columns: exchanges of 1, 2 and then 4 lanes between pairs of vectors."""
-    for distance in (1, 2, 4):
-        lanes = range(LANES)
-        low = [i if not i & distance else i - distance + LANES for i in lanes]
-        high = [i + distance if not i & distance else i + LANES for i in lanes]
-        masks = [ir.Constant(ir.VectorType(_I32, LANES), mask) for mask in (low, high)]
-        swapped = list(rows)
-        for i in range(LANES):
-            if not i & distance:
-                pair = rows[i], rows[i + distance]
-                swapped[i], swapped[i + distance] = (b.shuffle_vector(*pair, mask) for mask in masks)
-        rows = swapped
-    return rows
+def _transpose(b: ir.IRBuilder, left: list[ir.Value], right: list[ir.Value]) -> list[ir.Value]:
+    """Columns of a matrix of eight rows, given as rows i and i + 4 side by side: their elements 0–3 in `left[i]` and 4–7
+    in `right[i]`. Exchanges within halves of a vector are the cheapest."""
+
+    def mix(x: ir.Value, y: ir.Value, lanes: Sequence[int]) -> ir.Value:
+        both = [*lanes, *(lane + 4 for lane in lanes)]
+        return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, LANES), both))
+
+    columns = []
+    for r0, r1, r2, r3 in (left, right):
+        low01, high01, low23, high23 = (
+            mix(x, y, lanes) for x, y in ((r0, r1), (r2, r3)) for lanes in ((0, 8, 1, 9), (2, 10, 3, 11))
+        )
+        for first, second in ((low01, low23), (high01, high23)):
+            columns += [mix(first, second, (0, 1, 8, 9)), mix(first, second, (2, 3, 10, 11))]
+    return columns
 
 
-def _transpose_kernel(load: Any, element_bytes: int) -> Any:
-    """Turns eight keys' rows into columns."""
+def _halves(b: ir.IRBuilder, starts: list[ir.Value], offset: int, element: ir.Type) -> list[ir.Value]:
+    """Four elements each of rows i and i + 4, `offset` bytes from their starts, side by side."""
+    half = ir.VectorType(element, 4)
+    lanes = ir.Constant(ir.VectorType(_I32, LANES), list(range(LANES)))
+    quarters = [_load(b, start, offset, half) for start in starts]
+    return [b.shuffle_vector(quarters[i], quarters[i + 4], lanes) for i in range(4)]
 
-    @intrinsic
-    def kernel(typing_context: Any, k: Any, head_dim: Any, out: Any) -> Any:  # noqa: ARG001
-        """`k` i64[8] the addresses of eight keys' rows of `head_dim` elements; `out` f32[head_dim, BLOCK_KEYS], of which
-        eight columns are written."""
 
-        def codegen(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:  # noqa: ARG001
-            k, head_dim, out = args
-            starts = [_load(b, k, 8 * i, _I64) for i in range(LANES)]
+def _columns_f32(b: ir.IRBuilder, starts: list[ir.Value]) -> list[ir.Value]:
+    """Eight elements of eight rows, as columns."""
+    return _transpose(b, _halves(b, starts, 0, _F32), _halves(b, starts, 16, _F32))
 
+
+def _columns_bf16(b: ir.IRBuilder, starts: list[ir.Value]) -> list[ir.Value]:
+    """Pairs of elements are transposed as one, and then taken apart: a bfloat16 is the upper half of an f32."""
+    left = _halves(b, starts, 0, _I32)
+    blank = ir.Constant(_VI, ir.Undefined)
+    columns = []
+    for pair in _transpose(b, left, [blank] * 4)[:4]:
+        even, odd = b.shl(pair, constant(16, _VI)), b.and_(pair, constant(0xFFFF0000, _VI))
+        columns += [b.bitcast(even, _VF), b.bitcast(odd, _VF)]
+    return columns
+
+
+def _columns_f16(b: ir.IRBuilder, starts: list[ir.Value]) -> list[ir.Value]:
+    def widened(offset: int) -> list[ir.Value]:
+        return [b.fpext(half, _VF) for half in _halves(b, starts, offset, ir.HalfType())]
+
+    return _transpose(b, widened(0), widened(8))
+
+
+_COLUMNS = {KVElement.F32: _columns_f32, KVElement.BF16: _columns_bf16, KVElement.F16: _columns_f16}
+
+
+@intrinsic
+def transpose_keys(typing_context: Any, offsets: Any, k: Any, head_dim: Any, out: Any, element: Any) -> Any:  # noqa: ARG001
+    """Turn eight keys' rows into columns, `out` f32[head_dim, 8]; a key is `head_dim` elements at `k` + its offset."""
+
+    def codegen(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:  # noqa: ARG001
+        offsets, k, head_dim, out, element = args
+        rows = [b.add(_load(b, offsets, 8 * i, _I64), k) for i in range(LANES)]
+
+        def emit(kind: KVElement) -> None:
             def step(i: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                first = b.mul(i, ir.Constant(_I64, LANES))
-                columns = _transpose(b, [load(b, _offset(b, start, first, element_bytes)) for start in starts])
-                at = _offset(b, out, first, _ROW_BYTES)
-                for d, column in enumerate(columns):
-                    _store(b, column, at, d * _ROW_BYTES)
+                starts = [_at(b, row, i, LANES * _BYTES[kind]) for row in rows]
+                target = _at(b, out, i, LANES * VECTOR_BYTES)
+                for d, column in enumerate(_COLUMNS[kind](b, starts)):
+                    _store(b, column, target, d * VECTOR_BYTES)
                 return sums
 
-            _accumulate(b, ir.Constant(_I64, 0), b.sdiv(head_dim, ir.Constant(_I64, LANES)), [], step)
-            return context.get_dummy_value()
+            _loop(b, _word(0), b.sdiv(head_dim, _word(LANES)), [], step)
 
-        return types.void(*[types.intp] * 3), codegen
+        _by_element(b, element, emit)
+        return context.get_dummy_value()
 
-    return kernel
-
-
-def _load_f32(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    return _load(b, address, 0)
+    return types.void(*[types.intp] * 5), codegen
 
 
-scores_1x8, scores_2x4, scores_3x4, scores_6x2 = (_scores_kernel(*shape) for shape in ((1, 8), (2, 4), (3, 4), (6, 2)))
-values_1x8, values_1x4, values_1x2, values_1x1 = (_values_kernel(1, vectors) for vectors in (8, 4, 2, 1))
-values_2x4, values_2x2, values_2x1 = (_values_kernel(2, vectors) for vectors in (4, 2, 1))
-values_3x4, values_3x2, values_3x1 = (_values_kernel(3, vectors) for vectors in (4, 2, 1))
-values_6x2, values_6x1 = (_values_kernel(6, vectors) for vectors in (2, 1))
-transpose_f32 = _transpose_kernel(_load_f32, 4)
-transpose_bf16 = _transpose_kernel(emit_load_bf16, 2)
-transpose_f16 = _transpose_kernel(emit_load_f16, 2)
+scores_1x4, scores_2x4, scores_3x4, scores_6x2 = (_scores_kernel(*shape) for shape in ((1, 4), (2, 4), (3, 4), (6, 2)))
+values_1, values_2, values_3, values_6 = (_values_kernel(rows) for rows in _WIDTHS)

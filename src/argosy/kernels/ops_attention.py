@@ -18,9 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cfunc, njit
 
-from argosy.kernels.attention_block import add_values, gather_keys, locate_keys, score_rows, weigh_row
+from argosy.kernels.attention_block import (
+    add_values,
+    add_values_fetching,
+    locate_keys,
+    score_rows,
+    transpose_panel,
+    weigh_row,
+)
 from argosy.kernels.attention_plan import COMBINE_WORDS, SPLIT_KEYS, WORK_WORDS
-from argosy.kernels.attention_tiles import BLOCK_KEYS
+from argosy.kernels.attention_tiles import BLOCK_KEYS, PANEL_KEYS
 from argosy.kernels.kv_elements import element_bytes
 from argosy.kernels.pointers import OP_SIGNATURE, bits_float, load_f32, load_i64, store_f32
 from argosy.kernels.quantize_activations import quantize_group
@@ -103,7 +110,7 @@ def attention_scratch_bytes(tokens_per_tile: int, group: int, head_dim: int) -> 
     """Bytes of scratch that one thread needs for tiles of `tokens_per_tile` tokens."""
     rows = tokens_per_tile * group
     per_row = 3 * head_dim + BLOCK_KEYS + 4
-    return 4 * (rows * per_row + 2 * BLOCK_KEYS * head_dim) + 16 * BLOCK_KEYS + 64
+    return 4 * (rows * per_row + PANEL_KEYS * head_dim) + 16 * BLOCK_KEYS
 
 
 @njit(nogil=True, cache=True)
@@ -157,40 +164,93 @@ def _finish(
             quantize_group(row + 4 * d, q8 + at + d, scales + group, sums + group)
 
 
+@njit(nogil=True, cache=True, forceinline=True)
+def _first_key(position: int, window: int, base: int) -> int:
+    """The first key that the query at `position` sees, counted from position `base` and not below 0."""
+    return max(0, position - window + 1 - base) if window > 0 else 0
+
+
 @njit(nogil=True, cache=True)
-def _attend_block(
-    args: Any, block: int, tokens: int, position: int, table: int, kv_head: int, q: int, out: int, states: int, scores: int
+def _score_block(
+    args: Any, base: int, tokens: int, position: int, offsets: int, kv_head: int, q: int, kt: int, scores: int, ahead: int
 ) -> None:
-    """One block of keys for a tile; updates `out` and `states`. K, V and addresses are laid out behind the scores."""
-    num_kv_heads, group, head_dim, window, element = args[3], args[4], args[5], args[8], args[11]
-    cap = bits_float(args[7])
-    rows, base = tokens * group, block * BLOCK_KEYS
-    head_bytes = head_dim * element_bytes(element)
-    kt = scores + 4 * rows * BLOCK_KEYS
-    v = kt + 4 * BLOCK_KEYS * head_dim
-    keys = v + 4 * BLOCK_KEYS * head_dim
-    end = position + tokens
-    lowest = max(0, position - window + 1 - base) if window > 0 else 0
-    highest = min(BLOCK_KEYS, end - base)
-    k_head, v_head = args[9] + kv_head * head_bytes, args[10] + kv_head * head_bytes
-    locate_keys(block, end, table, args[13], num_kv_heads * head_bytes, k_head, v_head, keys)
-    gather_keys(lowest, highest, head_dim, element, keys, kt, v)
+    """Scores of a tile's rows for the block of keys that begins at position `base`, panel by panel; between them it asks
+    for the keys whose offsets are at `ahead`."""
+    group, head_dim, window, element = args[4], args[5], args[8], args[11]
+    rows, k = tokens * group, args[9] + kv_head * head_dim * element_bytes(element)
+    fetched = ahead if rows <= _ROWS_AT_ONCE else 0
+    for panel in range(0, BLOCK_KEYS, PANEL_KEYS):
+        start = base + panel
+        lowest, highest = _first_key(position, window, start), min(PANEL_KEYS, position + tokens - start)
+        if lowest >= highest:
+            continue
+        transpose_panel(
+            lowest, highest, offsets + 8 * panel, k, head_dim, element, kt, fetched + 8 * panel if fetched != 0 else 0
+        )
+        for first_row in range(0, rows, _ROWS_AT_ONCE):
+            count = min(_ROWS_AT_ONCE, rows - first_row)
+            first = _first_key(position + first_row // group, window, start)
+            stop = min(PANEL_KEYS, position + (first_row + count - 1) // group + 1 - start)
+            if first < stop:
+                at = scores + 4 * (first_row * BLOCK_KEYS + panel)
+                score_rows(q + 4 * first_row * head_dim, count, kt, head_dim, first, stop, at)
+
+
+@njit(nogil=True, cache=True)
+def _weigh_block(
+    args: Any,
+    base: int,
+    tokens: int,
+    position: int,
+    offsets: int,
+    kv_head: int,
+    out: int,
+    states: int,
+    scores: int,
+    ahead: int,
+) -> None:
+    """From the scores of a block to the outputs of a tile's rows; updates `out` and `states`."""
+    group, head_dim, window, element = args[4], args[5], args[8], args[11]
+    cap, rows = bits_float(args[7]), tokens * group
+    v = args[10] + kv_head * head_dim * element_bytes(element)
     for first_row in range(0, rows, _ROWS_AT_ONCE):
         count = min(_ROWS_AT_ONCE, rows - first_row)
-        first_position, last_position = position + first_row // group, position + (first_row + count - 1) // group
-        first = max(0, first_position - window + 1 - base) if window > 0 else 0
-        stop = min(BLOCK_KEYS, last_position + 1 - base)
+        first = _first_key(position + first_row // group, window, base)
+        stop = min(BLOCK_KEYS, position + (first_row + count - 1) // group + 1 - base)
         if first >= stop:
             continue
-        at = scores + 4 * first_row * BLOCK_KEYS
-        score_rows(q + 4 * first_row * head_dim, count, kt, head_dim, first, stop, at)
         for r in range(first_row, first_row + count):
             own = position + r // group
-            low = max(0, own - window + 1 - base) if window > 0 else 0
-            high = min(BLOCK_KEYS, own + 1 - base)
+            low, high = _first_key(own, window, base), min(BLOCK_KEYS, own + 1 - base)
             row = out + 4 * r * head_dim
             weigh_row(scores + 4 * r * BLOCK_KEYS, low, high, first, stop, cap, states + 8 * r, row, head_dim)
-        add_values(at, count, keys + 8 * BLOCK_KEYS, head_dim, first, stop, out + 4 * first_row * head_dim)
+        at = scores + 4 * first_row * BLOCK_KEYS
+        if rows <= _ROWS_AT_ONCE:
+            add_values_fetching(at, count, offsets, v, head_dim, element, first, stop, out, ahead)
+        else:
+            add_values(at, count, offsets, v, head_dim, element, first, stop, out + 4 * first_row * head_dim)
+
+
+@njit(nogil=True, cache=True)
+def _attend_blocks(
+    args: Any, first: int, stop: int, tokens: int, position: int, table: int, kv_head: int, q: int, out: int, states: int
+) -> None:
+    """Blocks first..stop of keys for a tile; updates `out` and `states`. Scores, panel and offsets lie behind `states`."""
+    group, head_dim = args[4], args[5]
+    rows, end = tokens * group, position + tokens
+    slot_bytes = args[3] * head_dim * element_bytes(args[11])
+    scores = states + 8 * rows
+    kt = scores + 4 * rows * BLOCK_KEYS
+    offsets = kt + 4 * PANEL_KEYS * head_dim
+    ahead = offsets + 8 * BLOCK_KEYS
+    locate_keys(first, end, table, args[13], slot_bytes, offsets)
+    for block in range(first, stop):
+        following = min(block + 1, stop - 1)
+        locate_keys(following, end, table, args[13], slot_bytes, ahead)
+        base = block * BLOCK_KEYS
+        _score_block(args, base, tokens, position, offsets, kv_head, q, kt, scores, ahead)
+        _weigh_block(args, base, tokens, position, offsets, kv_head, out, states, scores, ahead)
+        offsets, ahead = ahead, offsets
 
 
 @njit(nogil=True, cache=True)
@@ -206,7 +266,6 @@ def _attend_tile(args: Any, work: int, kv_head: int) -> None:
     part = total + 4 * rows * head_dim
     total_states = part + 4 * rows * head_dim
     part_states = total_states + 8 * rows
-    scores = part_states + 8 * rows
     factor = bits_float(args[6])
     if bits_float(args[7]) == 0:
         factor *= _LOG2_E
@@ -217,8 +276,8 @@ def _attend_tile(args: Any, work: int, kv_head: int) -> None:
         _clear(part, part_states, rows, head_dim)
         first_block = max(split * _BLOCKS_PER_SPLIT, low // BLOCK_KEYS)
         stop_block = min((split + 1) * _BLOCKS_PER_SPLIT, (position + tokens - 1) // BLOCK_KEYS + 1)
-        for block in range(first_block, stop_block):
-            _attend_block(args, block, tokens, position, table, kv_head, q, part, part_states, scores)
+        if first_block < stop_block:
+            _attend_blocks(args, first_block, stop_block, tokens, position, table, kv_head, q, part, part_states)
         if partial < 0:
             for r in range(rows):
                 _merge(

@@ -132,7 +132,8 @@ def define_intrinsic(signature: Any, emit: _Emit, doc: str) -> Any:
     return intrinsic(definition)
 
 
-def _emit_load(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+def emit_load_f32(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """Eight f32 at an address."""
     return b.load(emit_pointer(b, address), align=4, typ=_VF)
 
 
@@ -189,7 +190,7 @@ def _emit_store_f16(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None
 
 _A = types.intp
 _F = types.float32
-load = define_intrinsic(F32x8(_A), _emit_load, "Eight f32 at an address.")
+load = define_intrinsic(F32x8(_A), emit_load_f32, "Eight f32 at an address.")
 store = define_intrinsic(types.void(_A, F32x8), _emit_store, "Write eight f32 at an address.")
 load_first = define_intrinsic(
     F32x8(_A, _A), _emit_load_first, "The first `count` of eight f32 at an address; the rest is 0, unread."
