@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from argosy.errors import ConfigError, SimulationError
+from argosy.errors import ConfigError
 from argosy.fleet.policies.retries import RetryBudget, RetryPolicy
 from argosy.sim.event_loop import EventLoop
+from argosy.sim.feeder import Feeder
 from argosy.sim.outcome import Outcome, RequestOutcome
 from argosy.sim.workload.trace_request import Source, TraceRequest
 
@@ -65,15 +66,14 @@ class Clients:
         self.num_sent = 0
         self.num_sent_again = 0
         self._loop = loop
-        self._source = source
         self._submit = submit
         self._behaviour = ClientBehaviour() if behaviour is None else behaviour
         self._rng = rng
         ratio = self._behaviour.budget_ratio
         self._budget = None if ratio is None else RetryBudget(ratio)
         self._tries: dict[str, _Tries] = {}
-        self._arrivals: Iterator[TraceRequest] = iter(source)
-        self._next_arrival()
+        self._feeder = Feeder(loop, source, lambda request: self._send(request, _Tries(request)))
+        self._feeder.start()
 
     def on_outcome(self, outcome: RequestOutcome) -> None:
         """A request has ended: it is sent again, or the source hears of it and may go on."""
@@ -95,32 +95,9 @@ class Clients:
                     arrival_s=now_s + wait_s,
                     output_segments=tries.original.answer,
                 )
-                self._schedule(again, tries)
+                self._loop.at(again.arrival_s, lambda: self._send(again, tries))
                 return
-        self._schedule_all(self._source.on_finish(tries.original, now_s))
-
-    def _next_arrival(self) -> None:
-        request = next(self._arrivals, None)
-        if request is None:
-            return
-        if request.arrival_s < self._loop.now_s():
-            raise SimulationError(
-                f"request {request.request_id!r} arrives at {request.arrival_s} s, before the one ahead of it: sort the "
-                "trace by time"
-            )
-        self._loop.at(request.arrival_s, lambda: self._arrive(request))
-
-    def _arrive(self, request: TraceRequest) -> None:
-        # The next one is entered first, so that two of the same moment come in the order of the trace.
-        self._next_arrival()
-        self._send(request, _Tries(request))
-
-    def _schedule_all(self, requests: Iterable[TraceRequest]) -> None:
-        for request in requests:
-            self._schedule(request, _Tries(request))
-
-    def _schedule(self, request: TraceRequest, tries: _Tries) -> None:
-        self._loop.at(request.arrival_s, lambda: self._send(request, tries))
+        self._feeder.finished(tries.original)
 
     def _send(self, request: TraceRequest, tries: _Tries) -> None:
         if request.timeout_s is None and self._behaviour.timeout_s is not None:
