@@ -50,6 +50,23 @@ def load_u8(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
+def load_s8(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
+    """The signed byte at `address`."""
+    return types.int8(types.intp), _load(ir.IntType(8))
+
+
+@intrinsic
+def load_f16(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
+    """The IEEE half at `address`, as f32."""
+
+    def codegen(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:  # noqa: ARG001
+        half = b.load(b.inttoptr(args[0], ir.PointerType()), align=1, typ=ir.HalfType())
+        return b.fpext(half, ir.FloatType())
+
+    return types.float32(types.intp), codegen
+
+
+@intrinsic
 def load_i32(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
     """The i32 at `address`."""
     return types.int32(types.intp), _load(ir.IntType(32))
