@@ -82,6 +82,12 @@ def test_a_prefix_goes_before_ids_and_names_of_contents_keep_texts_apart(write: 
     assert list(recorded_requests(path, "y", "one"))[2].segments == one[2].segments
 
 
+def test_contents_that_differ_still_do_under_a_name(write: Write):
+    path = write("t.ndjson", HEADER, line(prompt=[[f"{1 << bit:016x}", 1] for bit in range(64)]))
+    (request,) = recorded_requests(path, contents="one")
+    assert len({segment.content_id for segment in request.segments}) == 64
+
+
 @pytest.mark.parametrize(
     ("header", "words"),
     [
