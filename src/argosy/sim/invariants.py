@@ -75,7 +75,7 @@ class Ledger:
         _require(
             span.num_decoding <= min(span.num_generated_tokens, span.num_tokens), f"who decodes gets a token: {name}, {span}"
         )
-        _require(span.kv_blocks_held + span.kv_blocks_cached + kv.num_free <= kv.num_blocks, f"blocks are conserved: {name}")
+        _require(span.kv_blocks_held + span.kv_blocks_cached + kv.num_free == kv.num_blocks, f"blocks are conserved: {name}")
         self._last_step[name] = (span.first_step + len(ends_s) - 1, ends_s[-1])
         self._tokens[name] = self._tokens.get(name, 0) + len(ends_s) * span.num_generated_tokens
         if self._listener is not None:

@@ -178,7 +178,7 @@ class Replica:
         if request.timeout_s is not None:
             due_s = max(now_s, request.arrival_s + request.timeout_s)
             timeout = self._loop.at(due_s, lambda: self._give_up(request.request_id))
-        self._live[request.request_id] = _Live(request, sequence, now_s, timeout)
+        self._live[request.request_id] = _Live(request, sequence, now_s, timeout, self._corrupts)
         self._driver.begin_if_idle()
 
     def abort(self, request_id: str) -> None:

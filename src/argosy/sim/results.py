@@ -118,7 +118,7 @@ class SimulationResults:
         duration_s: simulated time; measured_s: the part in which arrivals were counted.
         submitted, outcomes: requests that arrived, and how many ended how; `in_flight` have not ended.
         refused: requests that no replica took.
-        ttft, tpot, e2e, queueing: of answered requests; TTFT and end-to-end from arrival, queueing from arrival to admission.
+        ttft, tpot, e2e, queueing: of answered requests; all but TPOT from arrival, `queueing` until admission to the batch.
         itl: gaps between steps that gave one sequence tokens, over all such gaps but those of preemptions.
         requests_per_s, output_tokens_per_s: answered, per measured second.
         goodput_per_s: answered requests that kept the SLO, per measured second; slo_share: of all that were offered and have
