@@ -11,7 +11,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from argosy.errors import UnsupportedModel
-from argosy.kernels.gemm import q4_layout, q5_layout, q6_layout, q8_layout
+from argosy.kernels.gemm import float_layout, q4_layout, q5_layout, q6_layout, q8_layout
 from argosy.kernels.packed import PackedMatrix, WeightKind
 
 
@@ -30,6 +30,9 @@ class Packing:
 
 PACKINGS: Mapping[GGMLQuantizationType, Packing] = MappingProxyType(
     {
+        GGMLQuantizationType.F32: Packing(WeightKind.F32, float_layout.pack_floats),
+        GGMLQuantizationType.F16: Packing(WeightKind.F16, float_layout.pack_floats),
+        GGMLQuantizationType.BF16: Packing(WeightKind.BF16, float_layout.pack_floats),
         GGMLQuantizationType.Q4_0: Packing(WeightKind.Q4_0, q4_layout.pack_q4_0),
         GGMLQuantizationType.Q4_1: Packing(WeightKind.Q4_1, q4_layout.pack_q4_1),
         GGMLQuantizationType.Q4_K: Packing(WeightKind.Q4_K, q4_layout.pack_q4_k),
@@ -46,6 +49,9 @@ PACKINGS: Mapping[GGMLQuantizationType, Packing] = MappingProxyType(
 
 _UNPACK: Mapping[WeightKind, Callable[[NDArray[np.uint8]], NDArray[np.float32]]] = MappingProxyType(
     {
+        WeightKind.F32: float_layout.unpack_f32,
+        WeightKind.F16: float_layout.unpack_f16,
+        WeightKind.BF16: float_layout.unpack_bf16,
         WeightKind.Q4_0: q4_layout.unpack_q4_0,
         WeightKind.Q4_1: q4_layout.unpack_q4_1,
         WeightKind.Q4_K: q4_layout.unpack_q4_k,

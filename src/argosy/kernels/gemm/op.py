@@ -19,7 +19,7 @@ from argosy.kernels.packed import PANEL_ROWS
 TOKEN_BLOCK_BYTES = 256 * 1024
 """Activations that all panels of a chunk are multiplied with before the next tokens' turn; they stay in the L2 cache."""
 
-_TILE_TYPE = ir.FunctionType(VOID, (PTR, PTR, PTR, PTR, I64, I64, I64, PTR, I64, PTR, I64, I64))
+_TILE_TYPE = ir.FunctionType(VOID, (PTR, PTR, PTR, PTR, I64, I64, I64, I64, PTR, I64, PTR, I64, I64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class TileInputs:
         activations, activation_stride: first token's activations, bytes to the next token's.
         scales, sums, scale_stride: of the first token, and bytes to the next token's.
         groups: number of column groups.
+        panel_bytes: of a panel.
     """
 
     weights: Value
@@ -40,6 +41,7 @@ class TileInputs:
     activation_stride: Value
     scale_stride: Value
     groups: Value
+    panel_bytes: Value
 
 
 class Tile(Protocol):
@@ -155,6 +157,7 @@ def _emit_op(module: ir.Module, name: str, tile: Tile, tiles: dict[int, ir.Funct
             a[GemmArg.ACTIVATION_STRIDE_BYTES],
             a[GemmArg.SCALE_STRIDE_BYTES],
             a[GemmArg.GROUPS],
+            a[GemmArg.PANEL_BYTES],
             e.at(pointers[GemmArg.OUT], e.b.mul(token, a[GemmArg.OUT_STRIDE_BYTES]), row_bytes),
             a[GemmArg.OUT_STRIDE_BYTES],
             e.at(pointers[GemmArg.BIAS], e.b.and_(row_bytes, bias_mask)),

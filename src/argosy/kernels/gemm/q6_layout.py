@@ -56,7 +56,7 @@ def pack_q3_k(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """ggml Q3_K blocks, uint8 [rows, supers, 110], to panels, uint8 [panels, supers * 2336].
 
     A block is 32 bytes with the highest bits, 64 with the two low ones, 12 with sixteen 6-bit scales + 32, d. Byte l of the
-    highest bits has columns l, 32 + l, …, 224 + l; of each half, byte l of 32 low ones has columns l, 32 + l, 64 + l, 96 + l.
+    highest bits has columns l, 32 + l, …, 224 + l; byte l of each half's low ones has columns l, 32 + l, 64 + l and 96 + l.
     """
     highest = blocks[..., None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & 1
     low = blocks[..., 32:96].reshape(*blocks.shape[:2], 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8) & 3
