@@ -11,7 +11,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from argosy.errors import UnsupportedModel
-from argosy.kernels.gemm import float_layout, q4_layout, q5_layout, q6_layout, q8_layout
+from argosy.kernels.gemm import float_layout, int8_layout, q4_layout, q5_layout, q6_layout, q8_layout
 from argosy.kernels.packed import PackedMatrix, WeightKind
 
 
@@ -49,6 +49,7 @@ PACKINGS: Mapping[GGMLQuantizationType, Packing] = MappingProxyType(
 
 _UNPACK: Mapping[WeightKind, Callable[[NDArray[np.uint8]], NDArray[np.float32]]] = MappingProxyType(
     {
+        WeightKind.INT8: int8_layout.unpack_int8,
         WeightKind.F32: float_layout.unpack_f32,
         WeightKind.F16: float_layout.unpack_f16,
         WeightKind.BF16: float_layout.unpack_bf16,

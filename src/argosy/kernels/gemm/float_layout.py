@@ -16,7 +16,7 @@ from argosy.kernels.packed import PANEL_ROWS, aligned_empty, num_panels
 
 
 def pack_floats(elements: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Bytes of the elements, uint8 [rows, columns, element bytes], to panels, uint8 [panels, columns * 16 * element bytes]."""
+    """Bytes of the elements, uint8 [rows, columns, size], to panels, uint8 [panels, columns * 16 * size]."""
     rows, columns, size = elements.shape
     panels = num_panels(rows)
     data = aligned_empty((panels, columns * PANEL_ROWS * size), np.uint8)

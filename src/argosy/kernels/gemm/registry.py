@@ -8,6 +8,7 @@ from types import MappingProxyType
 from argosy.errors import UnsupportedModel
 from argosy.kernels.features import Isa
 from argosy.kernels.gemm.floats import FloatTile
+from argosy.kernels.gemm.int8 import Int8Tile
 from argosy.kernels.gemm.op import Tile, build_module
 from argosy.kernels.gemm.q4 import NibbleQuants, PlainScales, Quants, Scales, SuperGroupScales, UnsignedTile
 from argosy.kernels.gemm.q5 import FiveBitQuants
@@ -34,6 +35,7 @@ def _tiles(isa: Isa) -> dict[WeightKind, Tile]:
         WeightKind.Q3_K: Q6Tile(isa, high_bits=False, offset=4),
         WeightKind.Q6_K: Q6Tile(isa, high_bits=True, offset=32),
         WeightKind.Q8_0: Q8Tile(isa),
+        WeightKind.INT8: Int8Tile(isa),
         **{kind: FloatTile(isa, kind) for kind in (WeightKind.BF16, WeightKind.F16, WeightKind.F32)},
     }
 
