@@ -44,6 +44,12 @@ def load_f32(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
+def load_f64(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
+    """The f64 at `address`."""
+    return types.float64(types.intp), _load(ir.DoubleType())
+
+
+@intrinsic
 def load_u8(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
     """The byte at `address`."""
     return types.uint8(types.intp), _load(ir.IntType(8))

@@ -100,6 +100,15 @@ def _greater(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
+def _maximum(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    return call(b, f"llvm.maximum.v{x.type.count}f32", x.type, x, y)
+
+
+def _any_at_least(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    lanes = b.bitcast(b.fcmp_ordered(">=", x, y), ir.IntType(LANES))
+    return b.icmp_unsigned("!=", lanes, ir.Constant(ir.IntType(LANES), 0))
+
+
 # Intrinsics.
 
 _Emit = Callable[..., ir.Value]
@@ -204,6 +213,11 @@ splat = define_intrinsic(F32x8(_F), emit_splat, "A number in every lane.")
 fma = define_intrinsic(F32x8(F32x8, F32x8, F32x8), emit_fma, "x * y + z.")
 greater = define_intrinsic(F32x8(F32x8, F32x8), _greater, "The greater of each lane; y if either is NaN.")
 keep_lanes = define_intrinsic(F32x8(F32x8, _A, _A, _F), _keep_lanes, "Lanes low <= i < high of x, `other` in the rest.")
+maximum = define_intrinsic(F32x8(F32x8, F32x8), _maximum, "The greater of each lane, NaN above all.")
+maximum_lane = define_intrinsic(
+    _F(F32x8), lambda b, x: _fold(b, x, lambda p, q: _maximum(b, p, q)), "The greatest lane, NaN above all."
+)
+any_at_least = define_intrinsic(types.boolean(F32x8, F32x8), _any_at_least, "Whether x >= y in any lane.")
 sum_lanes = define_intrinsic(_F(F32x8), lambda b, x: _fold(b, x, b.fadd), "The sum of the lanes, halves first.")
 max_lanes = define_intrinsic(_F(F32x8), lambda b, x: _fold(b, x, lambda p, q: _greater(b, p, q)), "The greatest lane.")
 
