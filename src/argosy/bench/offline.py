@@ -173,7 +173,8 @@ class OfflineBench:
         self._rng = Random(settings.seed)  # noqa: S311, it draws prompts, it guards nothing
         self._num_requests = 0
         info, widest = parts.info, max(settings.batch_sizes, default=1)
-        longest = max((*settings.prefill_tokens, settings.prompt_tokens)) + settings.output_tokens
+        decoding = settings.prompt_tokens + settings.output_tokens if settings.batch_sizes else 0
+        longest = max(decoding, *(tokens + 1 for tokens in settings.prefill_tokens), 0)
         if longest > info.max_model_len:
             raise ConfigError(f"the longest sequence has {longest} tokens, this engine takes {info.max_model_len}")
         if widest > info.max_num_seqs:
