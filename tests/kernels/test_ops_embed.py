@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from argosy.kernels.gemm.int8_layout import quantize_rows
 from argosy.kernels.ops_embed import EMBED_KINDS, EmbedArgs, embed_op
 from argosy.kernels.pack_ggml import PACKINGS, dequantize, pack
+from argosy.kernels.packed import PackedMatrix, WeightKind
 
 ROWS = 35
 """Two panels and a part of a third."""
@@ -19,21 +21,30 @@ def random_blocks(rng: np.random.Generator, ggml_type: GGMLQuantizationType, col
     return raw
 
 
-def test_every_packed_kind_can_be_read():
-    assert {packing.kind for packing in PACKINGS.values()} <= set(EMBED_KINDS)
+def test_every_kind_can_be_read():
+    assert set(WeightKind) == set(EMBED_KINDS)
 
 
 @pytest.mark.parametrize("ggml_type", list(PACKINGS), ids=lambda t: t.name)
 @pytest.mark.parametrize("scale", [1.0, 25.298221588134766])
 def test_rows_are_those_of_the_dequantised_matrix_bit_for_bit(run_op, rng, ggml_type, scale):
     matrix = pack(ggml_type, random_blocks(rng, ggml_type, 512))
+    check_rows(run_op, matrix, scale)
+
+
+@pytest.mark.parametrize("columns", [96, 61])
+def test_rows_of_bytes_with_a_scale_per_row(run_op, rng, columns):
+    check_rows(run_op, quantize_rows(rng.standard_normal((ROWS, columns), dtype=np.float32)), 3.0)
+
+
+def check_rows(run_op, matrix: PackedMatrix, scale: float) -> None:
     token_ids = np.array([0, 34, 15, 16, 7, 0, *range(ROWS)], dtype=np.int64)
-    out = np.full((len(token_ids), 512), np.nan, np.float32)
+    out = np.full((len(token_ids), matrix.columns), np.nan, np.float32)
     args = EmbedArgs(
         token_ids.ctypes.data,
         matrix.data.ctypes.data,
         matrix.panel_bytes,
-        512,
+        matrix.columns,
         EMBED_KINDS[matrix.kind],
         scale,
         out.ctypes.data,

@@ -1,6 +1,6 @@
 """Op of a tape: token embeddings, read as f32 from the rows of a packed matrix.
 
-A row is a lane of its panel; the layouts of the kinds are drawn in `gemm/q*_layout.py`. Values are those of `dequantize`,
+A row is a lane of its panel; the layouts of the kinds are drawn in `gemm/*_layout.py`. Values are those of `dequantize`,
 bit for bit, times a scale.
 """
 
@@ -13,9 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cfunc, njit
 
-from argosy.kernels.gemm import q4_layout, q5_layout, q6_layout, q8_layout
+from argosy.kernels.gemm import int8_layout, q4_layout, q5_layout, q6_layout, q8_layout
 from argosy.kernels.packed import PANEL_ROWS, WeightKind
-from argosy.kernels.pointers import OP_SIGNATURE, bits_float, load_f16, load_i64, load_s8, load_u8, store_f32
+from argosy.kernels.pointers import (
+    OP_SIGNATURE,
+    bits_float,
+    load_bf16,
+    load_f16,
+    load_f32,
+    load_i64,
+    load_s8,
+    load_u8,
+    store_f32,
+)
 
 EMBED_KINDS: Mapping[WeightKind, int] = MappingProxyType(
     {
@@ -31,13 +41,17 @@ EMBED_KINDS: Mapping[WeightKind, int] = MappingProxyType(
                 WeightKind.Q5_K,
                 WeightKind.Q3_K,
                 WeightKind.Q6_K,
+                WeightKind.INT8,
+                WeightKind.F32,
+                WeightKind.F16,
+                WeightKind.BF16,
             )
         )
     }
 )
 """The kinds that the op can read, and what it calls them."""
 
-_Q4_0, _Q4_1, _Q5_0, _Q5_1, _Q8_0, _Q4_K, _Q5_K, _Q3_K, _Q6_K = range(len(EMBED_KINDS))
+_Q4_0, _Q4_1, _Q5_0, _Q5_1, _Q8_0, _Q4_K, _Q5_K, _Q3_K, _Q6_K, _INT8, _F32, _F16, _BF16 = range(len(EMBED_KINDS))
 
 _GROUP = 32
 _GROUPS_PER_SUPER = q4_layout.GROUPS_PER_SUPER
@@ -47,6 +61,7 @@ _HALVES_BYTES, _FACTOR_BYTES, _SUB_SCALE_BYTES = q4_layout.HALVES_BYTES, q4_layo
 _Q8_QUANTS, _Q8_GROUP_BYTES = q8_layout.QUANTS, q8_layout.GROUP_BYTES
 _SUBS, _SUB_GROUP, _SUB_SCALES = q6_layout.SUBS, q6_layout.SUB_GROUP, q6_layout.SCALE_BYTES
 _SUB_NIBBLE_BYTES, _SUPER_D_BYTES = q6_layout.NIBBLE_BYTES, q6_layout.FACTOR_BYTES
+_INT8_QUANTS, _INT8_RUN_BYTES = int8_layout.FACTOR_BYTES, int8_layout.RUN_BYTES
 _Q6_SUB_BYTES, _Q3_SUB_BYTES = q6_layout.sub_group_bytes(high_bits=True), q6_layout.sub_group_bytes(high_bits=False)
 
 
@@ -56,7 +71,7 @@ class EmbedArgs(NamedTuple):
     Attributes:
         token_ids: address of i64[T], each below the matrix's rows.
         data: address of the matrix's panels.
-        panel_bytes, columns: of the matrix; columns is a multiple of 32.
+        panel_bytes, columns: of the matrix; columns is a multiple of 32 for quantised kinds.
         kind: `EMBED_KINDS` of the matrix.
         scale: multiplies every value.
         out: address of f32[T, columns].
@@ -143,6 +158,29 @@ def _sub_row(panel: int, lane: int, columns: int, six_bits: bool, scale: Any, ou
             store_f32(out + 4 * (_SUB_GROUP * sub + column), d * (np.float32(q) - zero) * scale)
 
 
+@njit(nogil=True, cache=True)
+def _int8_row(panel: int, lane: int, columns: int, scale: Any, out: int) -> None:
+    """INT8: f32 d per row of the panel."""
+    d = load_f32(panel + 4 * lane)
+    for column in range(columns):
+        q = load_s8(panel + _INT8_QUANTS + _INT8_RUN_BYTES * (column // 4) + 4 * lane + column % 4)
+        store_f32(out + 4 * column, np.float32(q) * d * scale)
+
+
+@njit(nogil=True, cache=True)
+def _float_row(panel: int, lane: int, columns: int, kind: int, scale: Any, out: int) -> None:
+    """F32, F16 and BF16: columns one after another."""
+    for column in range(columns):
+        place = PANEL_ROWS * column + lane
+        if kind == _F32:
+            value = load_f32(panel + 4 * place)
+        elif kind == _F16:
+            value = load_f16(panel + 2 * place)
+        else:
+            value = load_bf16(panel + 2 * place)
+        store_f32(out + 4 * column, value * scale)
+
+
 @cfunc(OP_SIGNATURE, cache=True)
 def embed_op(args: Any, begin: int, end: int, thread: int) -> None:  # noqa: ARG001
     """Tokens begin..end; args: `EmbedArgs`."""
@@ -157,5 +195,9 @@ def embed_op(args: Any, begin: int, end: int, thread: int) -> None:  # noqa: ARG
             _byte_row(panel, lane, columns, scale, out)
         elif kind <= _Q5_K:
             _super_row(panel, lane, columns, kind == _Q5_K, scale, out)
-        else:
+        elif kind <= _Q6_K:
             _sub_row(panel, lane, columns, kind == _Q6_K, scale, out)
+        elif kind == _INT8:
+            _int8_row(panel, lane, columns, scale, out)
+        else:
+            _float_row(panel, lane, columns, kind, scale, out)

@@ -73,6 +73,18 @@ def load_f16(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
+def load_bf16(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
+    """The bfloat16 at `address`, as f32."""
+
+    def codegen(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:  # noqa: ARG001
+        bits = b.load(b.inttoptr(args[0], ir.PointerType()), align=1, typ=ir.IntType(16))
+        wide = b.shl(b.zext(bits, ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return b.bitcast(wide, ir.FloatType())
+
+    return types.float32(types.intp), codegen
+
+
+@intrinsic
 def load_i32(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
     """The i32 at `address`."""
     return types.int32(types.intp), _load(ir.IntType(32))
