@@ -126,7 +126,7 @@ class _Server:
             await self.scripted.answer(value, writer)
         else:
             await plain(writer, b"{}", "404 Not Found")
-        return not self.scripted.close_idle
+        return not (self.scripted.close_idle and path.startswith("/v1/comp"))
 
     async def _tokenize(self, writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
         if not self.scripted.tokenize:

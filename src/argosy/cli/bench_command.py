@@ -1,4 +1,4 @@
-"""`argosy bench`: its two commands."""
+"""`argosy bench`: the engine in this process, and servers under load."""
 
 from __future__ import annotations
 
