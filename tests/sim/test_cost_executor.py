@@ -29,7 +29,7 @@ def windows(sim):
 def executor_of(sim, pricer: StepPricer, speculation: SpeculationProcess | None = None) -> CostExecutor:
     executor = CostExecutor(CostTimer(pricer, speculation), num_blocks=10, vocab_size=500)
     for sequence_id in range(9):
-        executor.expect(sequence_id, sim.request(f"r{sequence_id}", output=12))
+        executor.expect(sequence_id, sim.request(f"r{sequence_id}", output=12).answer_token_ids(500))
     return executor
 
 
@@ -72,7 +72,7 @@ def test_foreseen_seconds_are_those_of_the_steps(sim, windows, steps):
 
 def test_transferred_tokens_take_no_time(sim, windows):
     executor = executor_of(sim, windows)
-    executor.expect(20, sim.request("moved", prompt=300), transferred_tokens=299)
+    executor.expect(20, (1,) * 20, transferred_tokens=299)
     whole = executor.execute(plan_of(entry(1, 300, 0))).duration_s
     moved = executor.execute(plan_of(entry(20, 300, 0))).duration_s
     assert moved == executor.execute(plan_of(entry(1, 1, 299))).duration_s
@@ -113,7 +113,7 @@ def test_impossible_speculation_is_refused(drafts, acceptance):
 
 def test_a_recording_gives_its_times_and_refuses_other_steps(sim):
     executor = CostExecutor(Recording([RecordedStep(1, 0.5, 0.25)]), num_blocks=10)
-    executor.expect(1, sim.request("a"))
+    executor.expect(1, (3,) * 20)
     assert executor.execute(plan_of(entry(1, 5, 0))).duration_s == 0.25
     assert (executor.earliest_start_s(1), executor.earliest_start_s(2)) == (0.5, 0.0)
     assert executor.context_limits == ()

@@ -14,7 +14,6 @@ from argosy.engine.executors.base import Executor
 from argosy.errors import ConfigError, SimulationError
 from argosy.sim.speculation import SpeculationProcess
 from argosy.sim.step_pricer import Chunk, StepPricer, StepShape
-from argosy.sim.workload.trace_request import TraceRequest
 
 # Up to so many steps, pricing them one by one is quicker than setting up arrays.
 _FEW_STEPS = 6
@@ -36,8 +35,8 @@ class SimulatedExecutor(Executor, Protocol):
         """Seconds of each step of `ahead`, equal to what `execute` would say; None if only `execute` can tell."""
         ...
 
-    def expect(self, sequence_id: int, request: TraceRequest, transferred_tokens: int = 0) -> None:
-        """A sequence will come whose prompt and answer are those of `request`; see `Replica.submit`."""
+    def expect(self, sequence_id: int, answer: tuple[int, ...], transferred_tokens: int = 0) -> None:
+        """A sequence will come that is to be given `answer`; of `transferred_tokens` see `Replica.submit`."""
         ...
 
     def forget(self, sequence_id: int) -> None:
@@ -219,9 +218,9 @@ class CostExecutor:
         """Sequences it knows of."""
         return len(self._expected)
 
-    def expect(self, sequence_id: int, request: TraceRequest, transferred_tokens: int = 0) -> None:
-        """A sequence will come whose prompt and answer are those of `request`."""
-        self._expected[sequence_id] = _Expected(request.answer_token_ids(self.vocab_size), transferred_tokens)
+    def expect(self, sequence_id: int, answer: tuple[int, ...], transferred_tokens: int = 0) -> None:
+        """A sequence will come that is to be given `answer`."""
+        self._expected[sequence_id] = _Expected(answer, transferred_tokens)
 
     def forget(self, sequence_id: int) -> None:
         """The sequence has ended."""

@@ -17,6 +17,8 @@ from argosy.sim.outcome import Outcome, ReplicaListener, RequestOutcome, StepSpa
 from argosy.sim.step_driver import StepDriver
 from argosy.sim.workload.trace_request import TraceRequest
 
+_MOST_PARAMS = 4096
+
 
 class ReplicaState(enum.StrEnum):
     """What a replica can do. Only a READY one takes requests."""
@@ -116,6 +118,7 @@ class Replica:
         self._executor = executor
         self._corrupts = False
         self._live: dict[str, _Live] = {}
+        self._params_of: dict[int, SamplingParams] = {}
         self._startup: EventHandle | None = None
         self._driver = StepDriver(
             loop,
@@ -172,8 +175,8 @@ class Replica:
             raise EngineUnavailable(f"replica {self.name} is {self.state}")
         self._driver.interrupt()
         now_s = self._loop.now_s()
-        sequence = self._submit_to_scheduler(request, now_s)
-        self._executor.expect(sequence.sequence_id, request, transferred_tokens)
+        sequence, answer = self._submit_to_scheduler(request, now_s)
+        self._executor.expect(sequence.sequence_id, answer, transferred_tokens)
         timeout = None
         if request.timeout_s is not None:
             due_s = max(now_s, request.arrival_s + request.timeout_s)
@@ -235,20 +238,38 @@ class Replica:
         self._corrupts = False
         self.state = ReplicaState.READY
 
-    def _submit_to_scheduler(self, request: TraceRequest, now_s: float) -> Sequence:
-        params = SamplingParams(max_tokens=request.output_tokens, temperature=0.0, ignore_eos=True)
+    def _submit_to_scheduler(self, request: TraceRequest, now_s: float) -> tuple[Sequence, tuple[int, ...]]:
+        """The sequence of a request, and the answer that it is to be given.
+
+        Only a prefix cache looks at what tokens say; without one, all are alike.
+        """
+        if self.scheduler.config.enable_prefix_caching:
+            vocab_size = self._executor.vocab_size
+            prompt, answer = request.token_ids(vocab_size), request.answer_token_ids(vocab_size)
+        else:
+            prompt, answer = (0,) * request.num_prompt_tokens, (0,) * request.output_tokens
         (sequence,) = self.scheduler.submit(
             Request(
                 request.request_id,
-                request.token_ids(self._executor.vocab_size),
-                params,
+                prompt,
+                self._params(request.output_tokens),
                 now_s,
                 seed=0,
                 priority=request.priority,
                 cache_salt=request.tenant,
             )
         )
-        return sequence
+        return sequence, answer
+
+    def _params(self, max_tokens: int) -> SamplingParams:
+        """Parameters of an answer of so many tokens; kept, since checking them anew takes longer than the rest."""
+        params = self._params_of.get(max_tokens)
+        if params is None:
+            if len(self._params_of) >= _MOST_PARAMS:
+                self._params_of.clear()
+            params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+            self._params_of[max_tokens] = params
+        return params
 
     def _give_up(self, request_id: str) -> None:
         self._drop(request_id, Outcome.TIMED_OUT)

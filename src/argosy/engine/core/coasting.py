@@ -26,6 +26,7 @@ from argosy.engine.core.request import Sequence, SequenceStatus
 # A sequence that is due sooner than this is not worth setting aside.
 _LEAST_STEPS = 2
 _by_rank = attrgetter("rank")
+_NEVER = (-1, -1, -1)
 
 
 class KnownOutputs(Protocol):
@@ -61,12 +62,9 @@ class Foresight(NamedTuple):
     contexts: tuple[int, ...]
 
 
-class _Coast(NamedTuple):
-    """When a sequence began to coast, at which place its next event is, and how many steps will be over when it ends."""
-
-    since: int
-    due: int
-    end: int
+# When a sequence began to coast, when its next event is, and when it will have ended, all in `Coasters.num_done`. A plain
+# tuple since one is made for every block of every sequence.
+_Coast = tuple[int, int, int]
 
 
 class Coasters:
@@ -105,7 +103,7 @@ class Coasters:
     @property
     def num_coasted_tokens(self) -> int:
         """Tokens that those who coast have been given and that are not in their `token_ids` yet."""
-        return sum([self.num_done - coast.since for coast in self._coasts.values()])
+        return sum([self.num_done - since for since, _, _ in self._coasts.values()])
 
     def batch(self) -> Coasting:
         """Those who coast, as the plan of the next step counts them."""
@@ -135,7 +133,7 @@ class Coasters:
         due = self._place_of_event(sequence, len(sequence.token_ids), end)
         if due - now < _LEAST_STEPS:
             return
-        self._coasts[sequence] = _Coast(now, due, end)
+        self._coasts[sequence] = (now, due, end)
         self._list(sequence, due)
         base = sequence.num_computed - now
         self._sum_of_bases += base
@@ -150,49 +148,51 @@ class Coasters:
 
     def steps_to_first_end(self) -> int:
         """Steps up to and with the first that may end one of those who coast."""
-        return min([coast.end for coast in self._coasts.values()]) - self.num_done
+        return min([end for _, _, end in self._coasts.values()]) - self.num_done
 
     def wake(self, sequence: Sequence) -> None:
         """Give `sequence` the tokens of the steps it coasted through. Does nothing if it does not coast."""
         coast = self._coasts.pop(sequence, None)
         if coast is None:
             return
-        base = sequence.num_computed - coast.since
+        since = coast[0]
+        base = sequence.num_computed - since
         self._sum_of_bases -= base
         if self._limits:
             del self._bases[bisect_left(self._bases, base)]
-        steps = self.num_done - coast.since
+        steps = self.num_done - since
         first = sequence.num_output
         sequence.token_ids.extend(self._outputs.output_ids(sequence.sequence_id, first, first + steps))
         sequence.num_computed += steps
 
     def num_known(self, sequence: Sequence) -> int:
         """Tokens known of one who coasts, those that are not in its `token_ids` yet included."""
-        return len(sequence.token_ids) + self.num_done - self._coasts[sequence].since
+        return len(sequence.token_ids) + self.num_done - self._coasts[sequence][0]
 
     def take_due(self) -> list[Sequence]:
         """Wake everyone who fills a block or ends in the next step; return those who only need another block, by rank.
 
         These coast on; once they have the block, `go_on` must be called for each.
         """
-        growing = []
-        for sequence in self._due.pop(self.num_done, ()):
-            coast = self._coasts.get(sequence)
-            if coast is None or coast.due != self.num_done:
+        now, growing = self.num_done, []
+        for sequence in self._due.pop(now, ()):
+            since, due, end = self._coasts.get(sequence, _NEVER)
+            if due != now:
                 continue
-            known = self.num_known(sequence)
-            if known > sequence.capacity and known < sequence.publish_at and self.num_done + 1 < coast.end:
+            known = len(sequence.token_ids) + now - since
+            if sequence.capacity < known < sequence.publish_at and now + 1 < end:
                 growing.append(sequence)
             else:
                 self.wake(sequence)
-        growing.sort(key=_by_rank)
+        if len(growing) > 1:
+            growing.sort(key=_by_rank)
         return growing
 
-    def go_on(self, sequence: Sequence) -> None:
-        """One who coasts has got another block."""
+    def go_on(self, sequence: Sequence, known: int) -> None:
+        """One who coasts and knows `known` tokens has got another block."""
         since, _, end = self._coasts[sequence]
-        due = self._place_of_event(sequence, self.num_known(sequence), end)
-        self._coasts[sequence] = _Coast(since, due, end)
+        due = self._place_of_event(sequence, known, end)
+        self._coasts[sequence] = (since, due, end)
         self._list(sequence, due)
 
     def awake(self, running: list[Sequence]) -> list[Sequence]:
@@ -214,15 +214,15 @@ class Coasters:
 
     def check_invariants(self, running: ListLike[Sequence]) -> None:
         """Raise `InvariantViolated` if someone coasts who should not, or sums are wrong. O(sequences)."""
-        bases = [sequence.num_computed - coast.since for sequence, coast in self._coasts.items()]
+        bases = [sequence.num_computed - since for sequence, (since, _, _) in self._coasts.items()]
         listed = {(sequence, place) for place, entries in self._due.items() for sequence in entries}
         for holds, what in (
             (all(s.status is SequenceStatus.RUNNING for s in self._coasts), "who coasts runs"),
             (set(self._coasts) <= set(running), "who coasts is on the roster"),
             (sum(bases) == self._sum_of_bases, "contexts of those who coast are summed"),
             (not self._limits or sorted(bases) == self._bases, "contexts of those who coast are sorted"),
-            (all(coast.due >= self.num_done for coast in self._coasts.values()), "nobody coasts past what is due"),
-            (all((s, coast.due) in listed for s, coast in self._coasts.items()), "who coasts is listed when due"),
+            (all(due >= self.num_done for _, due, _ in self._coasts.values()), "nobody coasts past what is due"),
+            (all((s, due) in listed for s, (_, due, _) in self._coasts.items()), "who coasts is listed when due"),
         ):
             if not holds:
                 raise InvariantViolated(what)

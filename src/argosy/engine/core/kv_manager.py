@@ -146,6 +146,9 @@ class KVManager:
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Extend the block table to `num_tokens` tokens; False, and nothing changed, if there are not enough blocks."""
         num_fresh = self.blocks_for(num_tokens) - len(sequence.block_table)
+        if num_fresh == 1 and self._pool.num_free:
+            self._set_table(sequence, (*sequence.block_table, self._pool.take()))
+            return True
         if num_fresh > self.num_available:
             return False
         if num_fresh > 0:

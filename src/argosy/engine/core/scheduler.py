@@ -13,7 +13,6 @@ its whole life and stays. (3) When nothing runs, every block can be allocated an
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -367,8 +366,9 @@ class Scheduler:
         coasters = self._coasters
         for sequence in self._attended():
             if coasters is not None and sequence in coasters:
-                if self._make_room(sequence, coasters.num_known(sequence), preempted):
-                    coasters.go_on(sequence)
+                known = coasters.num_known(sequence)
+                if self._make_room(sequence, known, preempted):
+                    coasters.go_on(sequence, known)
                 continue
             num_behind -= 1
             start = sequence.num_computed
@@ -415,7 +415,7 @@ class Scheduler:
             return running.copy()
         growing = coasters.take_due()
         awake = coasters.awake(running)
-        return list(heapq.merge(growing, awake, key=_by_rank)) if growing and awake else growing or awake
+        return sorted(growing + awake, key=_by_rank) if growing and awake else growing or awake
 
     def _schedule_chunk(self, sequence: Sequence, budget: int, draft: _Draft) -> int:
         """Schedule as many of the tokens `sequence` lacks as `budget` and alignment allow; return how many."""
