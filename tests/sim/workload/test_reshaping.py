@@ -144,6 +144,8 @@ class TestRepeated:
         with pytest.raises(ConfigError, match="needs a period_s"):
             list(repeated(lambda k: OpenLoop(requests([3, 3])), 2, None))
         assert arrivals(repeated(lambda k: OpenLoop(requests([3, 3])), 1, None)) == [3, 3]
+        with pytest.raises(ConfigError, match="needs a period_s"):
+            list(repeated(lambda k: OpenLoop([]), 2, None))
 
 
 def test_changes_reach_arrivals_and_what_follows(play: Play):
