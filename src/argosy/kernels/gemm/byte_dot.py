@@ -90,7 +90,8 @@ class VnniByteDot:
 
     def spread(self, e: Emitter, four: Value) -> Value:
         """See `ByteDot`."""
-        return e.b.bitcast(_make_unsigned(e, _spread_bytes(e, four, 16)), vector(I32, 16))
+        # On the scalar: LLVM 22 does not come to an end with the same operation on the spread bytes.
+        return e.splat(e.b.xor(four, const(I32, -0x7F7F7F80)), 16)
 
     def runs(self, e: Emitter, weights: Sequence[Value], fours: Sequence[Value]) -> Value:
         """See `ByteDot`."""
