@@ -13,8 +13,8 @@ def scaled_lengths(request: TraceRequest, prompt_factor: float, output_factor: f
 
     A boundary between segments at position p moves to round(p x factor). Prompts that began with the same segments still do,
     for their boundaries lie at the same positions; only a prompt that would round to no token keeps one, and shares less. An
-    answer that has a content keeps it only if both factors are equal: otherwise it could not be as long as what later prompts
-    repeat of it.
+    answer that has a content keeps it only if both factors are equal: otherwise it could not be as long as what later
+    prompts repeat of it.
     """
     prompt = _scaled(request.segments, 0, prompt_factor)
     output_tokens = max(1, round(request.output_tokens * output_factor))
