@@ -147,30 +147,27 @@ class Recorder:
         """Steps are over."""
         if self._log_steps and self._log is not None:
             self._log.steps(replica.name, span)
-        sums = self._replicas[replica.name]
-        held, running = span.kv_blocks_held, span.num_running
+        sums, series, ends_s = self._replicas[replica.name], self.series, span.ends_s
         start_s, decoding = span.start_s, span.num_decoding
-        for end_s in span.ends_s:
-            step_s = end_s - start_s
-            window = self.series.at(end_s)
-            window.busy_s += step_s
-            window.running += step_s * running
-            window.waiting += step_s * span.num_waiting
-            window.kv_held += step_s * held
-            window.kv_cached += step_s * span.kv_blocks_cached
-            window.steps += 1
-            window.tokens += span.num_tokens
-            window.prefill_tokens += span.num_prefill_tokens
-            window.generated_tokens += span.num_generated_tokens
-            window.preemptions += span.num_preemptions
-            sums.busy_s += step_s
-            sums.running += step_s * running
-            sums.kv_held += step_s * held
-            if decoding:
-                # A sequence that decodes got its last token when the step before ended, be it a moment ago or longer.
-                self._itl.add(end_s - sums.last_end_s, decoding)
-            sums.last_end_s = start_s = end_s
-        num_steps = len(span.ends_s)
+        if series.at(ends_s[-1]) is series.at(ends_s[0]):
+            self._add_to_window(span, ends_s[-1], ends_s[-1] - start_s, len(ends_s))
+        else:
+            begin_s = start_s
+            for end_s in ends_s:
+                self._add_to_window(span, end_s, end_s - begin_s, 1)
+                begin_s = end_s
+        if decoding:
+            # A sequence that decodes got its last token when the step before ended, be it a moment ago or longer.
+            begin_s = sums.last_end_s
+            for end_s in ends_s:
+                self._itl.add(end_s - begin_s, decoding)
+                begin_s = end_s
+        sums.last_end_s = ends_s[-1]
+        busy_s = ends_s[-1] - start_s
+        sums.busy_s += busy_s
+        sums.running += busy_s * span.num_running
+        sums.kv_held += busy_s * span.kv_blocks_held
+        num_steps = len(ends_s)
         sums.steps += num_steps
         sums.tokens += num_steps * span.num_tokens
         sums.prefill_tokens += num_steps * span.num_prefill_tokens
@@ -178,7 +175,21 @@ class Recorder:
         sums.preemptions += span.num_preemptions
         sums.prefix_query_tokens += span.prefix_query_tokens
         sums.prefix_hit_tokens += span.prefix_hit_tokens
-        sums.peak_held = max(sums.peak_held, held)
+        sums.peak_held = max(sums.peak_held, span.kv_blocks_held)
+
+    def _add_to_window(self, span: StepSpan, end_s: float, busy_s: float, num_steps: int) -> None:
+        """Count `num_steps` steps of `span`, which took `busy_s` in all, in the window of `end_s`."""
+        window = self.series.at(end_s)
+        window.busy_s += busy_s
+        window.running += busy_s * span.num_running
+        window.waiting += busy_s * span.num_waiting
+        window.kv_held += busy_s * span.kv_blocks_held
+        window.kv_cached += busy_s * span.kv_blocks_cached
+        window.steps += num_steps
+        window.tokens += num_steps * span.num_tokens
+        window.prefill_tokens += num_steps * span.num_prefill_tokens
+        window.generated_tokens += num_steps * span.num_generated_tokens
+        window.preemptions += span.num_preemptions
 
     def results(self, duration_s: float) -> SimulationResults:
         """The figures of a run of `duration_s` simulated seconds."""

@@ -32,7 +32,7 @@ _FEWEST_AHEAD, _MOST_AHEAD = 4, 512
 
 
 class _Counters(NamedTuple):
-    """What a scheduler has counted since its start."""
+    """What a scheduler has counted since its start; told of are the differences."""
 
     preemptions: int
     prefix_query_tokens: int
@@ -41,12 +41,11 @@ class _Counters(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """See the module. `index` is the step in flight, `plan` and `results` are of it, `counters` from before the run."""
+    """See the module. `index` is the step in flight, `plan` and `results` are of it."""
 
     ends_s: list[float]
     plan: StepPlan
     results: tuple[SequenceResult, ...]
-    counters: _Counters
     index: int = 0
 
     @property
@@ -96,6 +95,7 @@ class StepDriver:
         self._end: EventHandle | None = None
         self._reach = _FEWEST_AHEAD
         self._paused = False
+        self._told = _Counters(0, 0, 0)
 
     @property
     def is_idle(self) -> bool:
@@ -167,7 +167,6 @@ class StepDriver:
             return
         ahead = None if self._one_by_one else self._scheduler.foresee(self._reach)
         durations_s = None if ahead is None or ahead.num_steps < 2 else self._executor.foreseen_s(ahead)
-        counters = self._counters()
         plan = self._scheduler.schedule(now_s)
         assert plan is not None, "there is work"
         if durations_s is None:
@@ -177,7 +176,7 @@ class StepDriver:
             results = self._executor.answer(plan)
         slowdown = self.slowdown
         ends_s = list(itertools.accumulate([duration * slowdown for duration in durations_s], initial=now_s))
-        self._run = _Run(ends_s, plan, results, counters)
+        self._run = _Run(ends_s, plan, results)
         self._await_end(self._run)
 
     def _await_end(self, run: _Run) -> None:
@@ -225,7 +224,8 @@ class StepDriver:
         if self._on_span is None:
             return
         plan, coasting, scheduler = run.plan, run.plan.coasting, self._scheduler
-        kv, before, after = scheduler.kv, run.counters, self._counters()
+        kv, before, after = scheduler.kv, self._told, self._counters()
+        self._told = after
         decoding, context, generated = coasting.num_sequences, coasting.context_tokens, coasting.num_sequences
         width = self._executor.decode_width
         for (_, token_ids, start, _, samples, num_output, _, _), result in zip(plan.sequences, run.results, strict=True):
