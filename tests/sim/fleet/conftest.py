@@ -20,7 +20,7 @@ from argosy.fleet.policies.routing.named import make_policy
 from argosy.fleet.policies.routing.pair import PairRouter
 from argosy.fleet.policies.routing.replica_state import ReplicaInfo
 from argosy.fleet.policies.routing.router import Router
-from argosy.sim.cost_executor import CostExecutor
+from argosy.sim.cost_executor import CostExecutor, CostTimer
 from argosy.sim.event_loop import EventLoop
 from argosy.sim.fleet.clients import ClientBehaviour, Clients
 from argosy.sim.fleet.faults import Fault, FaultInjector
@@ -42,17 +42,23 @@ from argosy.sim.workload.trace_request import OpenLoop, Segment, Source, TraceRe
 VOCAB = 1000
 
 
-class LinearTimer:
+class LinearTimer(CostTimer):
     """A step takes 5 ms and 20 us per computed token."""
 
-    speculation = None
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(limits=(None,)))
 
     def step_s(self, plan, transferred) -> float:
         computed = sum(len(entry.token_ids) - transferred(entry) for entry in plan.sequences)
-        return 0.005 + 20e-6 * computed
+        return 0.005 + 20e-6 * (computed + plan.coasting.num_sequences)
+
+    def foreseen_s(self, ahead) -> list[float]:
+        return [0.005 + 20e-6 * ahead.num_sequences] * ahead.num_steps
 
 
-def make_scheduler(executor: CostExecutor, listener=None, **settings: Any) -> Scheduler:
+def make_replica(
+    name: str, loop: EventLoop, *, timer=None, kv_listener=None, check_steps: bool = False, **settings: Any
+) -> Replica:
     fields = {
         "num_blocks": 600,
         "max_model_len": 4096,
@@ -61,12 +67,10 @@ def make_scheduler(executor: CostExecutor, listener=None, **settings: Any) -> Sc
         "max_waiting": 10_000,
         **settings,
     }
-    return Scheduler(SchedulerConfig(**fields), kv_listener=listener)
-
-
-def make_replica(name: str, loop: EventLoop, *, timer=None, kv_listener=None, **settings: Any) -> Replica:
-    executor = CostExecutor(timer or LinearTimer(), num_blocks=settings.get("num_blocks", 600), vocab_size=VOCAB)
-    return Replica(name, loop, make_scheduler(executor, kv_listener, **settings), executor, check_invariants=True)
+    config = SchedulerConfig(**fields)
+    executor = CostExecutor(timer or LinearTimer(), num_blocks=config.num_blocks, vocab_size=VOCAB)
+    scheduler = Scheduler(config, kv_listener=kv_listener, known_outputs=executor)
+    return Replica(name, loop, scheduler, executor, check_invariants=check_steps)
 
 
 @dataclass

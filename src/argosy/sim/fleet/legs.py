@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,6 +40,7 @@ class Leg:
     Attributes:
         at_replica: whether the replica has it.
         said: what the replica said at the end, until that has been told.
+        first_token_s: when the first token came through, or None.
     """
 
     request: TraceRequest
@@ -46,6 +48,7 @@ class Leg:
     owner: LegOwner
     at_replica: bool = False
     said: RequestOutcome | None = None
+    first_token_s: float | None = None
     cancelled: bool = False
     timer: EventHandle | None = None
 
@@ -53,8 +56,8 @@ class Leg:
 class Legs:
     """All submissions to the replicas of one pool. Is the listener of those replicas.
 
-    During a partition, what a replica has to say is withheld until it is over, and a submission fails after `connect_s`
-    without having reached it. When a client gives up, both ends close the connection.
+    During a partition, what a replica has to say is withheld until it is over and counts from then, and a submission fails
+    after `connect_s` without having reached it. When a client gives up, both ends close the connection.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Legs:
     def on_first_token(self, replica: Replica, request: TraceRequest, now_s: float) -> None:  # noqa: ARG002
         """As `ReplicaListener`."""
         leg = self._legs[request.request_id]
-        self._tell(leg, lambda: leg.owner.on_leg_token(leg))
+        self._tell(leg, lambda: self._token(leg))
 
     def on_finish(self, replica: Replica, outcome: RequestOutcome) -> None:  # noqa: ARG002
         """As `ReplicaListener`."""
@@ -130,10 +133,16 @@ class Legs:
         else:
             leg.member.withheld.append(lambda: None if leg.cancelled else message())
 
+    def _token(self, leg: Leg) -> None:
+        leg.first_token_s = self._loop.now_s()
+        leg.owner.on_leg_token(leg)
+
     def _no_connection(self, leg: Leg, failure: Failure) -> None:
         leg.owner.on_leg_refused(leg)
         self._end(leg, failure, None)
 
     def _end(self, leg: Leg, failure: Failure | None, outcome: RequestOutcome | None) -> None:
         del self._legs[leg.request.request_id]
+        if outcome is not None and outcome.finished_s < self._loop.now_s():
+            outcome = dataclasses.replace(outcome, first_token_s=leg.first_token_s, finished_s=self._loop.now_s())
         leg.owner.on_leg_end(leg, failure, outcome)
