@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from argosy.cost.catalogue import find_model
+from argosy.cost.formats import WeightFormat
 from argosy.cost.step_time_model import StepTimeModel
 from argosy.planner.engines import engines
-from argosy.planner.formats import WeightFormat
 from argosy.planner.lengths import Lengths
 from argosy.planner.offers import resolve
 from argosy.planner.open_loop import open_loop

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from argosy.cost.formats import WeightFormat
 from argosy.errors import ConfigError
 from argosy.planner.compare import compare
-from argosy.planner.formats import WeightFormat
 from argosy.planner.offers import DeviceOffer
 
 

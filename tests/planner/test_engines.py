@@ -4,11 +4,11 @@ import pytest
 
 from argosy.cost.catalogue import find_device, find_model
 from argosy.cost.device import Precision
+from argosy.cost.formats import WeightFormat
 from argosy.cost.model_spec import DenseFfn, Gqa, Layer, ModelSpec
 from argosy.cost.quantity import Dimension, Grade, Quantity
 from argosy.cost.serving_memory import MemoryConstants
 from argosy.planner.engines import Engine, Misfit, engines, request_tokens
-from argosy.planner.formats import WeightFormat
 from argosy.planner.offers import DeviceOffer, resolve
 from argosy.planner.serving_question import DraftModel, SearchSpace
 from argosy.planner.traffic import PrefixReuse, Traffic

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from argosy.cost.catalogue import find_device, find_link, find_model
+from argosy.cost.formats import WeightFormat
 from argosy.cost.parallel import ParallelPlan
 from argosy.errors import ConfigError
 from argosy.planner.explain import explain_plan, weight_format
@@ -11,7 +12,6 @@ from argosy.planner.explain_kv import explain_chunk_size, explain_kv_transfer
 from argosy.planner.explain_sharding import explain_sharding
 from argosy.planner.explain_speculation import explain_speculation
 from argosy.planner.explanation import Case, largest
-from argosy.planner.formats import WeightFormat
 from argosy.planner.offers import DeviceOffer
 from argosy.planner.serving import plan_serving
 from argosy.planner.serving_question import DraftModel

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from argosy.cost.device import Precision
+from argosy.cost.formats import WeightFormat
 from argosy.errors import ConfigError
-from argosy.planner.formats import WeightFormat
 from argosy.planner.memory_plan import plan_memory
 
 

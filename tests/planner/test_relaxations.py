@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from argosy.planner.formats import WeightFormat
+from argosy.cost.formats import WeightFormat
 from argosy.planner.offers import DeviceOffer
 from argosy.planner.serving import plan_serving
 from argosy.planner.serving_question import SearchSpace, ServingQuestion, Slo

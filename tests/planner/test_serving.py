@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from argosy.cost.catalogue import find_device, find_model
 from argosy.cost.deployment import Deployment
 from argosy.cost.device import Precision
+from argosy.cost.formats import WeightFormat, precisions_for
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.quantity import Grade
 from argosy.cost.serving_memory import serving_memory
 from argosy.errors import ConfigError
 from argosy.planner.engines import request_tokens
-from argosy.planner.formats import WeightFormat, precisions_for
 from argosy.planner.offers import DeviceOffer, resolve
 from argosy.planner.serving import plan_serving
 from argosy.planner.serving_question import DraftModel, SearchSpace, ServingQuestion, Slo, Target

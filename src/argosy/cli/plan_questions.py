@@ -8,11 +8,11 @@ from argosy.cli.plan_units import DeviceChoice, LatencyTarget
 from argosy.cost.activations import Recompute
 from argosy.cost.catalogue import find_device, find_node
 from argosy.cost.device import Precision
+from argosy.cost.formats import WeightFormat
 from argosy.cost.pipeline_schedules import Schedule
 from argosy.cost.prices import Term
 from argosy.cost.zero import Optimizer, ZeroStage
 from argosy.errors import ConfigError
-from argosy.planner.formats import WeightFormat
 from argosy.planner.offers import DeviceOffer
 from argosy.planner.serving_question import DraftModel, Slo, Target
 from argosy.planner.trace_traffic import trace_traffic

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from argosy.cost.calibration_file import constants_for
 from argosy.cost.device import Precision
+from argosy.cost.formats import WeightFormat, base_precision, precisions_for
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.quantity import Grade, worst_grade
 from argosy.cost.serving_engines import find_engine
@@ -14,7 +15,6 @@ from argosy.cost.serving_time import ClosedLoop, closed_loop, prefill_time
 from argosy.cost.step_time import Binding
 from argosy.errors import ConfigError
 from argosy.planner.explanation import Case
-from argosy.planner.formats import WeightFormat, base_precision, precisions_for
 from argosy.planner.lengths import Lengths
 from argosy.planner.model_source import find_spec
 from argosy.planner.offers import DeviceOffer, resolve

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from argosy.cost.deployment import Deployment
 from argosy.cost.device import Device, Precision
+from argosy.cost.formats import WeightFormat, check_supported, kv_type, precisions_for, supported_kv, supported_weights
 from argosy.cost.model_spec import ModelSpec
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.serving_memory import ServingMemory, StageMemory, serving_memory
 from argosy.cost.speculation import Speculation
 from argosy.cost.step_time_model import StepTimeModel
 from argosy.errors import ConfigError
-from argosy.planner.formats import WeightFormat, check_supported, kv_type, precisions_for, supported_kv, supported_weights
 from argosy.planner.layouts import layouts
 from argosy.planner.offers import Offer
 from argosy.planner.serving_question import ServingQuestion

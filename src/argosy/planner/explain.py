@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argosy.cost.device import Precision
+from argosy.cost.formats import WeightFormat
 from argosy.cost.parallel import ParallelPlan
 from argosy.planner.explain_disaggregation import explain_disaggregation
 from argosy.planner.explain_formats import explain_formats
@@ -10,7 +11,6 @@ from argosy.planner.explain_kv import explain_chunk_size, explain_kv_transfer
 from argosy.planner.explain_sharding import explain_sharding
 from argosy.planner.explain_speculation import explain_speculation
 from argosy.planner.explanation import Case, Explanation
-from argosy.planner.formats import WeightFormat
 from argosy.planner.model_source import find_spec
 from argosy.planner.offers import resolve
 from argosy.planner.serving_answer import PoolLayout, ServingPlan

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argosy.cost.checks import at_least_one
 from argosy.cost.device import Precision
+from argosy.cost.formats import WeightFormat, supported_kv, supported_weights
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.step_time import Binding
 from argosy.planner.explanation import Case, Explanation, Row, largest, ms
-from argosy.planner.formats import WeightFormat, supported_kv, supported_weights
 
 _MOST_SEQUENCES = 4096
 _PARTS = {

@@ -6,12 +6,12 @@ import numpy as np
 
 from argosy.cost.catalogue import all_links
 from argosy.cost.checks import at_least_one, positive
+from argosy.cost.formats import WeightFormat
 from argosy.cost.model_arithmetic import kv_bytes, state_bytes
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.serving_arithmetic import KvSource, transfer_or_rebuild, transfer_s
 from argosy.cost.serving_time import prefill_time
 from argosy.planner.explanation import Case, Explanation, Row, largest, ms
-from argosy.planner.formats import WeightFormat
 
 _MOST_CHUNK = 32768
 

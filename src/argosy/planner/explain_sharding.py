@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from argosy.cost.checks import at_least_one
+from argosy.cost.formats import WeightFormat
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.step_time import Binding
 from argosy.errors import ConfigError
 from argosy.planner.explanation import Case, Explanation, Row, ms
-from argosy.planner.formats import WeightFormat
 from argosy.planner.layouts import has_experts
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from argosy.cost.checks import at_least_one
 from argosy.cost.deployment import Deployment
+from argosy.cost.formats import WeightFormat, precisions_for
 from argosy.cost.model_spec import ModelSpec
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.speculation import SpeculativeRound, break_even_acceptance, speculative_round
 from argosy.errors import ConfigError
 from argosy.planner.explanation import Case, Explanation, Row, largest
-from argosy.planner.formats import WeightFormat, precisions_for
 
 _BATCHES = (1, 4, 16, 64, 256)
 _MOST_SEQUENCES = 4096

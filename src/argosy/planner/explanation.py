@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from argosy.cost.deployment import Deployment
 from argosy.cost.device import Precision
 from argosy.cost.efficiency import Constants
+from argosy.cost.formats import WeightFormat, base_precision, precisions_for
 from argosy.cost.model_spec import ModelSpec
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.serving_memory import MemoryConstants, ServingMemory, serving_memory
 from argosy.cost.step_time_model import StepTimeModel
-from argosy.planner.formats import WeightFormat, base_precision, precisions_for
 from argosy.planner.lengths import Lengths
 from argosy.planner.model_source import find_spec
 from argosy.planner.offers import Offer, resolve

@@ -9,12 +9,12 @@ from argosy.cost.catalogue import find_device
 from argosy.cost.checks import at_least_one
 from argosy.cost.deployment import Deployment
 from argosy.cost.device import Device, Precision
+from argosy.cost.formats import WeightFormat, base_precision, kv_type, precisions_for
 from argosy.cost.model_spec import ModelSpec
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.quantity import Grade, worst_grade
 from argosy.cost.serving_memory import MemoryConstants, ServingMemory, serving_memory
 from argosy.errors import ConfigError
-from argosy.planner.formats import WeightFormat, base_precision, kv_type, precisions_for
 from argosy.planner.model_source import find_spec
 from argosy.planner.plain import Plain
 from argosy.planner.serving_answer import MemoryBreakdown

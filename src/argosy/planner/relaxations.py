@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from argosy.cost.device import Precision
+from argosy.cost.formats import WeightFormat, supported_kv, supported_weights
 from argosy.cost.model_spec import ModelSpec
-from argosy.planner.formats import WeightFormat, supported_kv, supported_weights
 from argosy.planner.open_loop import least_seconds
 from argosy.planner.serving_answer import Change, Infeasible
 from argosy.planner.serving_plan import pool_layout, usd_range

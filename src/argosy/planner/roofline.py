@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from argosy.cost.deployment import Deployment
 from argosy.cost.device import Device, Precision
+from argosy.cost.formats import precisions_for
 from argosy.cost.op import Op, OpKind, StepComposition
 from argosy.cost.op_list import forward_templates, ops_of_step
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.step_time import Binding, op_time
 from argosy.planner.explain import weight_format
-from argosy.planner.formats import precisions_for
 from argosy.planner.model_source import find_spec
 from argosy.planner.offers import Offer, resolve
 from argosy.planner.serving_answer import PoolLayout, ServingPlan

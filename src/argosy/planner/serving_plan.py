@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from argosy.cost.formats import base_precision
 from argosy.cost.model_arithmetic import kv_bytes_per_token
 from argosy.cost.quantity import Grade, worst_grade
 from argosy.cost.serving_memory import ServingMemory
 from argosy.cost.serving_time import ClosedLoop, ServingEstimate, closed_loops
 from argosy.cost.step_time import Binding as StepBinding
 from argosy.planner.engines import Admission, Engine, request_tokens
-from argosy.planner.formats import base_precision
 from argosy.planner.offers import Offer
 from argosy.planner.serving_answer import (
     Binding,

@@ -9,11 +9,11 @@ from argosy.cost.calibration_file import constants_for
 from argosy.cost.checks import fraction, positive
 from argosy.cost.device import Precision
 from argosy.cost.efficiency import Constants
+from argosy.cost.formats import WeightFormat
 from argosy.cost.model_spec import ModelSpec
 from argosy.cost.serving_engines import find_engine
 from argosy.cost.serving_memory import MemoryConstants
 from argosy.errors import ConfigError
-from argosy.planner.formats import WeightFormat
 from argosy.planner.offers import DeviceOffer
 from argosy.planner.traffic import Traffic
 

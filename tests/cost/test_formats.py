@@ -2,8 +2,8 @@ import pytest
 
 from argosy.cost.catalogue import find_device
 from argosy.cost.device import Precision
+from argosy.cost.formats import WeightFormat, base_precision, precisions_for, supported_kv, supported_weights
 from argosy.errors import ConfigError
-from argosy.planner.formats import WeightFormat, base_precision, precisions_for, supported_kv, supported_weights
 
 
 def test_formats_follow_the_arithmetic_a_device_has():
