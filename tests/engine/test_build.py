@@ -25,6 +25,7 @@ def loads(monkeypatch, byte_tokenizer) -> list[dict]:
     asked: list[dict] = []
 
     def load_model(name, **options):
+        assert callable(options.pop("keep_stored"))
         asked.append({"name": name, **options})
         limit = options["max_positions"]
         if limit is not None and limit > CONFIG.max_positions:

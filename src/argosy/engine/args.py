@@ -29,6 +29,7 @@ _COUNTS = (
 )
 
 KV_DTYPES = ("float32", "bfloat16", "float16")
+EXECUTORS = ("auto", "kernels", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,14 @@ class EngineArgs:
 
     Attributes:
         model: a name of the catalogue, `hf:org/name[:file]`, a GGUF file or a safetensors folder.
-        dtype: of weights and activations: "auto", "float32", "bfloat16" or "float16"; "auto" is float32 on a CPU.
-        kv_cache_dtype: of the KV pool; "auto" is that of the weights.
+        dtype: of weights and activations: "auto", "float32", "bfloat16" or "float16"; "auto" is the weights as stored where
+            the CPU kernels run, else float32 on a CPU.
+        kv_cache_dtype: of the KV pool; "auto" is float16 where the CPU kernels run, else that of the weights.
         device: "cpu", "cuda" or "cuda:<index>".
-        threads: CPU threads that torch computes with, in the whole process; None leaves torch's choice.
+        executor: what runs the steps: "kernels" (this package's CPU kernels, on weights as stored), "torch", or "auto": the
+            kernels on a CPU if they can run the model and `dtype` is "auto", else torch.
+        threads: CPU threads to compute with; None is one per physical core that this process may use for the kernels, and
+            leaves torch's own choice for torch.
         max_model_len: longest sequence in tokens, prompt and output; None is the model's own limit. Capped to the KV pool.
         max_num_seqs: sequences running at once.
         max_num_batched_tokens: token budget of one step; None is 256 on a CPU, where a step of more would hold up those who
@@ -52,7 +57,8 @@ class EngineArgs:
         prefill_share, watermark, max_preemptions, scheduling_policy, eviction_policy: as in `SchedulerConfig`.
         max_waiting: requests that may wait; one more is refused.
         seed: makes the seeds of requests that bring none reproducible; None draws them from the operating system.
-        deterministic: output does not depend on batch, chunks or prefix hits, at a price in speed.
+        deterministic: output does not depend on batch, chunks or prefix hits; free with the CPU kernels, at a price in speed
+            with torch.
         check_invariants: check the whole state of the scheduler after each step; for tests and for hunting faults.
         chat_template: Jinja source in place of the checkpoint's own.
         offline: use what is cached, never the network.
@@ -63,6 +69,7 @@ class EngineArgs:
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
     device: str = "cpu"
+    executor: str = "auto"
     threads: int | None = None
     max_model_len: int | None = None
     max_num_seqs: int = 64
@@ -103,6 +110,14 @@ class EngineArgs:
         if self.kv_cache_dtype not in ("auto", *KV_DTYPES):
             raise ConfigError(
                 f"kv_cache_dtype must be auto, {', '.join(KV_DTYPES)}, got {self.kv_cache_dtype!r}", param="kv_cache_dtype"
+            )
+        if self.executor not in EXECUTORS:
+            raise ConfigError(f"executor must be {', '.join(EXECUTORS)}, got {self.executor!r}", param="executor")
+        if self.executor == "kernels" and self.device != "cpu":
+            raise ConfigError(f"executor kernels runs on device cpu, got {self.device!r}: use torch", param="executor")
+        if self.executor == "kernels" and self.dtype != "auto":
+            raise ConfigError(
+                f"executor kernels computes on weights as stored, so dtype must be auto, got {self.dtype!r}", param="dtype"
             )
         if self.deterministic and self.step_budget_tokens < DETERMINISTIC_CHUNK_TOKENS:
             raise ConfigError(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,11 @@ class PerThread:
 
 
 Arg = int | float | PerThread
+
+
+def op_address(op: Any) -> int:
+    """The address of an op that Numba compiled (`cfunc`)."""
+    return int(op.address)
 
 
 class Tape:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize, quantize
 
 from argosy.engine.core.plan import BlockCopy, NewSequence, ScheduledSequence, SequenceResult, StepPlan
 from argosy.engine.core.sampling_params import SamplingParams
+from argosy.engine.executors.cpu_executor import CpuExecutor
+from argosy.engine.executors.cpu_weights import pack_weights
 from argosy.engine.executors.torch_executor import TorchExecutor
 from argosy.models.architectures.attention import SingleSequenceAttention
 from argosy.models.architectures.decoder import Decoder, build_decoder
+from argosy.models.architectures.linear import Linear
+from argosy.models.architectures.weights import checkpoint_slots
 from argosy.models.config import ModelConfig, RopeConfig
+from argosy.models.stored_weights import StoredWeight, StoredWeights
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -167,20 +176,86 @@ class Driver:
         result = self.executor.execute(plan)
         assert result.step == plan.step
         assert [r.sequence_id for r in result.results] == [e.sequence_id for e in entries]
+        computed = self._computed_rows(total) if chunks else ()
         row = 0
         for (track, count), answer in zip(chunks, result.results, strict=True):
             for offset in range(count):
-                track.hidden[track.computed + offset] = self.decoder.hidden[-1][row + offset]
+                track.hidden[track.computed + offset] = computed[row + offset]
             row += count
             track.computed += count
             track.tokens.extend(answer.token_ids)
             track.results.append(answer)
+
+    def _computed_rows(self, num_tokens: int) -> torch.Tensor:
+        """What tracks keep of each of the step's tokens."""
+        return self.decoder.hidden[-1]
 
     def generate(self, tracks: Sequence[Track], count: int, *, chunk: int = 10**9) -> None:
         """Run all tracks together, prompts in chunks, until each has `count` outputs more."""
         targets = {t.sequence_id: len(t.output) + count for t in tracks}
         while running := [t for t in tracks if len(t.output) < targets[t.sequence_id]]:
             self.step([(t, min(chunk, len(t.tokens) - t.computed)) for t in running])
+
+
+class KernelDriver(Driver):
+    """A driver of the CPU kernels; tracks keep the logits of every position in place of hidden states."""
+
+    def __init__(
+        self, config: ModelConfig, stored: StoredWeights, *, num_blocks: int = 256, block_size: int = 4, **settings
+    ) -> None:
+        options = {"max_num_seqs": 16, "max_num_batched_tokens": 2048, "max_positions": 2304, "num_threads": 2} | settings
+        self.config = config
+        self.block_size = block_size
+        weights = pack_weights(config, stored)
+        self.executor = CpuExecutor(config, weights, num_blocks=num_blocks, block_size=block_size, **options)
+        self.free = list(range(num_blocks))
+        self._introduced = set()
+        self._next_id = 0
+        self._step = 0
+
+    def _computed_rows(self, num_tokens: int) -> torch.Tensor:
+        rows = np.arange(num_tokens)
+        limit = self.executor._buffers.max_logit_rows
+        return torch.cat([self.executor._logits_of(rows[i : i + limit]).values.clone() for i in range(0, num_tokens, limit)])
+
+
+class QuantizedInputs:
+    """A decoder whose matrix products take inputs rounded to signed bytes in groups of 32, as the kernels' do."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.config = decoder.config
+        for module in decoder.modules():
+            if isinstance(module, Linear):
+                module.register_forward_pre_hook(lambda _, inputs: (round_in_groups(inputs[0]),))
+
+    def forward(self, token_ids, positions, attention):
+        return self.decoder.forward(token_ids, positions, attention)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.decoder.logits(round_in_groups(hidden))
+
+
+def round_in_groups(x: torch.Tensor) -> torch.Tensor:
+    groups = x.unflatten(-1, (-1, 32))
+    scale = groups.abs().amax(-1, keepdim=True) / 127
+    return torch.where(scale > 0, (groups / scale).round() * scale, 0.0).flatten(-2)
+
+
+def stored_and_reference(config: ModelConfig, matrix_type: GGMLQuantizationType) -> tuple[StoredWeights, Decoder]:
+    """Random weights with matrices of `matrix_type`, and a decoder of the same numbers in fp32."""
+    decoder = random_decoder(config)
+    weights = []
+    with torch.no_grad():
+        for name, slot in checkpoint_slots(decoder).items():
+            if "norm" in name and not config.norm_offset:
+                slot.add_(1.0)
+            stored_type = matrix_type if slot.ndim == 2 else GGMLQuantizationType.F32
+            raw = quantize(slot.numpy(), stored_type).view(np.uint8)
+            slot.copy_(torch.from_numpy(np.array(dequantize(raw, stored_type))).view(slot.shape))
+            weights.append(StoredWeight(name, stored_type, tuple(slot.shape), lambda raw=raw: raw))
+    expected = {w.name: w.shape for w in weights}
+    return StoredWeights(weights, expected=expected, tied_head=config.tie_embeddings), decoder
 
 
 def reference_logits(decoder: Decoder, tokens: Sequence[int]) -> torch.Tensor:
@@ -223,3 +298,55 @@ def make_decoder() -> Callable[..., Decoder]:
         return random_decoder({"llama": llama_config, "gemma3": gemma_config}[architecture](**changes), dtype)
 
     return make
+
+
+KERNEL_CONFIGS: dict[str, dict] = {
+    "llama": {},
+    "tied": {"tie_embeddings": True},
+    "biased": {"qkv_bias": True, "output_bias": True, "mlp_bias": True},
+    "qwen3": {"architecture": "qwen3", "qk_norm": True, "head_dim": 16},
+    "windows": {"layer_windows": (7, None, 100)},
+}
+
+
+def kernel_config(name: str) -> ModelConfig:
+    """Widths of whole groups of 32, as quantised files have; 97 rows do not fill whole panels."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16}
+    if name == "gemma3":
+        return gemma_config(**(sizes | {"num_kv_heads": 1, "head_dim": 32, "attention_scale": 0.2}))
+    if name == "softcap":
+        caps = {"attention_softcap": 2.0, "final_logit_softcap": 5.0}
+        return gemma_config(**(sizes | {"num_kv_heads": 1, "head_dim": 32} | caps))
+    return llama_config(**(sizes | {"attention_scale": 0.25} | KERNEL_CONFIGS[name]))
+
+
+@pytest.fixture(scope="session")
+def kernel_model() -> Callable[[str, str], tuple[ModelConfig, StoredWeights, Decoder]]:
+    """`kernel_model(config name, matrix type)`: a random model as stored, and the decoder of the same numbers."""
+
+    @functools.cache
+    def make(name: str, matrix_type: str) -> tuple[ModelConfig, StoredWeights, Decoder]:
+        config = kernel_config(name)
+        return config, *stored_and_reference(config, GGMLQuantizationType[matrix_type])
+
+    return make
+
+
+@pytest.fixture
+def kernel_driver(kernel_model) -> Iterator[Callable[..., KernelDriver]]:
+    """Make a driver of the kernels: `kernel_driver("llama", "Q8_0", num_threads=3)`; closed after the test."""
+    drivers: list[KernelDriver] = []
+
+    def make(name: str = "llama", matrix_type: str = "Q8_0", **settings) -> KernelDriver:
+        config, stored, _ = kernel_model(name, matrix_type)
+        drivers.append(KernelDriver(config, stored, **settings))
+        return drivers[-1]
+
+    yield make
+    for driver in drivers:
+        driver.executor.close()
+
+
+@pytest.fixture(scope="session")
+def quantized_inputs() -> Callable[[Decoder], QuantizedInputs]:
+    return QuantizedInputs

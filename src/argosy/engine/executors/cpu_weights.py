@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,6 +72,14 @@ class ModelWeights:
     def num_bytes(self) -> int:
         """Bytes of all packed matrices."""
         return sum(matrix.num_bytes for matrix in self.matrices())
+
+    @property
+    def main_kind(self) -> str:
+        """The kind of most of the weights' bytes."""
+        num_bytes: Counter[str] = Counter()
+        for matrix in self.matrices():
+            num_bytes[matrix.kind.value] += matrix.num_bytes
+        return num_bytes.most_common(1)[0][0]
 
     def matrices(self) -> list[PackedMatrix]:
         """Every packed matrix once."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from argosy.engine.executors.filters import filtered_probabilities
@@ -81,16 +81,23 @@ def _sample_alike(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
     return [Sampled(*pair) for pair in zip(draw(probabilities, keys).tolist(), errors, strict=True)]
 
 
+def greedy(greatest_ids: Sequence[int], greatest: Sequence[float]) -> list[Sampled]:
+    """The token of each row by where its greatest logit is first, and that logit: NaN if any of the row is NaN."""
+    return [Sampled(token_id, _error(value)) for token_id, value in zip(greatest_ids, greatest, strict=True)]
+
+
 def _arg_max(logits: Tensor) -> list[Sampled]:
     """NaN counts as greatest, so that the greatest value tells whether the row is sound."""
     greatest, token_ids = logits.max(dim=-1)
-    return [Sampled(*pair) for pair in zip(token_ids.tolist(), _errors(greatest), strict=True)]
+    return greedy(token_ids.tolist(), greatest.tolist())
 
 
 def _errors(greatest: Tensor) -> list[str]:
-    """By each row's greatest logit: -inf means that nothing is left, NaN or +inf that the row is damaged."""
-    if torch.isfinite(greatest).all():
-        return [""] * len(greatest)
-    return [
-        ALL_MASKED if value == float("-inf") else "" if np.isfinite(value) else NOT_FINITE for value in greatest.tolist()
-    ]
+    return [_error(value) for value in greatest.tolist()]
+
+
+def _error(greatest: float) -> str:
+    """By a row's greatest logit: -inf means that nothing is left, NaN or +inf that the row is damaged."""
+    if math.isfinite(greatest):
+        return ""
+    return ALL_MASKED if greatest == -math.inf else NOT_FINITE

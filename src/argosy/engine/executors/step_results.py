@@ -11,15 +11,27 @@ from torch import Tensor
 
 from argosy.engine.core.plan import ScheduledSequence, SequenceResult, TokenLogprob
 from argosy.engine.executors.logprobs import token_logprobs
-from argosy.engine.executors.sampler import NOT_FINITE, Sampled, SampleRow, sample
+from argosy.engine.executors.sampler import NOT_FINITE, Sampled, SampleRow, greedy, sample
 from argosy.engine.executors.sequence_state import SequenceState
 from argosy.engine.executors.step_layout import IntArray, to_device
 
 SCORED_ROWS_AT_ONCE = 64
 """Prompt rows whose logits exist together; a prompt of thousands of tokens would need gigabytes of them."""
 
-LogitsOf = Callable[[IntArray], Tensor]
-"""Raw logits, f32 [rows, vocab], of some of a step's tokens; valid until the next call."""
+
+class Logits(NamedTuple):
+    """Raw logits, f32 [rows, vocab], of some of a step's tokens.
+
+    `greatest_ids` and `greatest`, if known: where each row's greatest is first, and its value, NaN if any of the row is.
+    """
+
+    values: Tensor
+    greatest_ids: Sequence[int] | None = None
+    greatest: Sequence[float] | None = None
+
+
+LogitsOf = Callable[[IntArray], Logits]
+"""Makes the logits of some of a step's tokens; valid until the next call."""
 
 _NOTHING = SequenceResult(-1, (), (), (), "")
 
@@ -61,8 +73,11 @@ def _sample(step: ComputedStep, results: list[SequenceResult]) -> None:
         return
     logits = step.logits_of(step.first_rows[1:][sampling] - 1)
     rows = [SampleRow(step.states[i], int(step.ends[i]), step.entries[i].num_output_tokens) for i in sampling]
-    sampled = sample(logits, rows)
-    logprobs = _sampled_logprobs(logits, rows, sampled)
+    if logits.greatest_ids is not None and logits.greatest is not None and all(row.is_plain_greedy for row in rows):
+        sampled = greedy(logits.greatest_ids, logits.greatest)
+    else:
+        sampled = sample(logits.values, rows)
+    logprobs = _sampled_logprobs(logits.values, rows, sampled)
     for i, row, (token_id, error), scored in zip(sampling, rows, sampled, logprobs, strict=True):
         if error:
             results[i] = results[i]._replace(error=error)
@@ -97,7 +112,7 @@ def _score_prompts(step: ComputedStep, results: list[SequenceResult]) -> None:
         scored: list[TokenLogprob] = []
         for low in range(first, stop, SCORED_ROWS_AT_ONCE):
             positions = np.arange(low, min(low + SCORED_ROWS_AT_ONCE, stop))
-            logits = step.logits_of(step.first_rows[i] + positions - 1 - entry.start)
+            logits = step.logits_of(step.first_rows[i] + positions - 1 - entry.start).values
             if not _is_sound(logits):
                 results[i] = results[i]._replace(error=NOT_FINITE)
                 break

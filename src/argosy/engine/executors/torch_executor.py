@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from argosy.engine.core.plan import ScheduledSequence, SequenceResult, StepPlan, StepResult
 from argosy.engine.executors.aligned_attention import TILE, AlignedAttention
@@ -15,7 +14,7 @@ from argosy.engine.executors.kv_pool import GatherBuffers, KVPool
 from argosy.engine.executors.paged_attention import PagedAttention
 from argosy.engine.executors.sequence_state import SequenceState
 from argosy.engine.executors.step_layout import IntArray, StepLayout, lay_out, to_device
-from argosy.engine.executors.step_results import ComputedStep, collect_results, refuse_adapter
+from argosy.engine.executors.step_results import ComputedStep, Logits, collect_results, refuse_adapter
 from argosy.errors import ConfigError
 from argosy.models.architectures.attention import Attention
 from argosy.models.architectures.decoder import Decoder
@@ -115,8 +114,8 @@ class TorchExecutor:
         token_ids, positions = (to_device(a, self._device) for a in (layout.token_ids, layout.positions))
         hidden = self._decoder.forward(token_ids, positions, self._attention(layout))
 
-        def logits_of(rows: IntArray) -> Tensor:
-            return self._decoder.logits(hidden.index_select(0, to_device(rows, self._device)))
+        def logits_of(rows: IntArray) -> Logits:
+            return Logits(self._decoder.logits(hidden.index_select(0, to_device(rows, self._device))))
 
         return collect_results(ComputedStep(entries, states, layout.first_rows, layout.ends, logits_of))
 

@@ -1,0 +1,182 @@
+"""Runs steps with the CPU kernels: a team of threads, one tape per model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from argosy.engine.core.plan import ScheduledSequence, SequenceResult, StepPlan, StepResult
+from argosy.engine.executors.cpu_attention import AttentionPlanner, LayerPool
+from argosy.engine.executors.cpu_buffers import HeaderField, IntArray, StepBuffers
+from argosy.engine.executors.cpu_program import ProgramBuilder
+from argosy.engine.executors.cpu_step import StepInputs
+from argosy.engine.executors.cpu_weights import ModelWeights
+from argosy.engine.executors.kv_pool import KVPool
+from argosy.engine.executors.sequence_state import SequenceState
+from argosy.engine.executors.sized_tape import LOGIT_ROWS, TOKENS
+from argosy.engine.executors.step_results import SCORED_ROWS_AT_ONCE, ComputedStep, Logits, collect_results, refuse_adapter
+from argosy.errors import ConfigError
+from argosy.kernels.features import Isa, choose_isa
+from argosy.kernels.jit import JitCompiler
+from argosy.kernels.team import Team
+from argosy.models.config import ModelConfig
+
+
+class CpuExecutor:
+    """Implements `Executor` with quantised weights as stored, a paged KV pool and the sampler of this package.
+
+    Activations are quantised to 8 bits in groups of 32 for quantised weights, and stay f32 for others; sums are f32. A
+    sequence's results are, to the last bit, those of computing it alone, whatever runs beside it, however its prompt is
+    cut, and however many threads there are.
+
+    The thread that calls `execute` computes too, as one of `num_threads`.
+
+    Args:
+        max_num_seqs, max_num_batched_tokens: bounds on the sequences and tokens of one plan; buffers are made for them.
+        max_positions: positions are below it.
+        kv_dtype: "float32", "bfloat16" or "float16".
+        isa: instruction set; None for the fastest that this processor has.
+        jit: where compiled kernels are kept; None for the default cache.
+
+    Raises:
+        ConfigError: a setting is out of range, or the KV pool does not fit into memory.
+        UnsupportedModel: no kernel multiplies weights of some kind.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_positions: int,
+        num_threads: int,
+        kv_dtype: str = "float32",
+        isa: Isa | None = None,
+        jit: JitCompiler | None = None,
+    ) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ConfigError(f"num_blocks and block_size must be at least 1, got {num_blocks} and {block_size}")
+        self._config = config
+        self._kv_dtype = kv_dtype
+        self._block_size = block_size
+        with torch.inference_mode():
+            self._pool = KVPool(config, num_blocks, block_size, kv_dtype, torch.device("cpu"))
+        self._buffers = StepBuffers(
+            config,
+            max_tokens=max_num_batched_tokens,
+            max_logit_rows=max(max_num_seqs, SCORED_ROWS_AT_ONCE),
+            num_threads=num_threads,
+        )
+        self._attention = AttentionPlanner(
+            config,
+            kv_dtype=kv_dtype,
+            block_size=block_size,
+            max_tokens=max_num_batched_tokens,
+            max_sequences=max_num_seqs,
+            max_positions=max_positions,
+            num_threads=num_threads,
+        )
+        builder = ProgramBuilder(
+            config,
+            weights,
+            self._buffers,
+            self._attention,
+            pool=self._layer_pool,
+            kv_dtype=kv_dtype,
+            max_positions=max_positions,
+            num_threads=num_threads,
+            isa=choose_isa(isa),
+            jit=JitCompiler() if jit is None else jit,
+        )
+        self._program = builder.build()
+        self._inputs = StepInputs(self._buffers, self._attention.tables, block_size)
+        self._logits = torch.from_numpy(self._buffers.logits)
+        self._states: dict[int, SequenceState] = {}
+        self._team = Team(num_threads)
+        self._warm_up()
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        return self._config.vocab_size
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks in the pool."""
+        return self._pool.num_blocks
+
+    @property
+    def kv_dtype(self) -> str:
+        """Element type of the KV pool."""
+        return self._kv_dtype
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute, the caller's included."""
+        return self._team.num_threads
+
+    @property
+    def num_live_sequences(self) -> int:
+        """Sequences whose sampling state is held: introduced by a plan and not yet named finished."""
+        return len(self._states)
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step; see `Executor.execute`."""
+        started_s = time.perf_counter()
+        for sequence_id in plan.finished:
+            self._states.pop(sequence_id, None)
+        for new in plan.new:
+            self._states[new.sequence_id] = SequenceState(new)
+        self._pool.copy_blocks(plan.copies)
+        if any(s.adapter_id for s in plan.sequences):
+            entries = [s for s in plan.sequences if not s.adapter_id]
+            computed = dict(zip((s.sequence_id for s in entries), self._run(entries), strict=True)) if entries else {}
+            results = tuple(computed.get(s.sequence_id) or refuse_adapter(s) for s in plan.sequences)
+        else:
+            results = tuple(self._run(plan.sequences)) if plan.sequences else ()
+        return StepResult(plan.step, results, time.perf_counter() - started_s)
+
+    def close(self) -> None:
+        """End the threads and free the pool, the buffers, the weights' reference and all sampling state."""
+        self._team.close()
+        self._states.clear()
+        del self._program, self._inputs, self._attention, self._logits, self._buffers, self._pool
+
+    def _run(self, entries: Sequence[ScheduledSequence]) -> list[SequenceResult]:
+        states = [self._states[s.sequence_id] for s in entries]
+        for state, entry in zip(states, entries, strict=True):
+            state.learn(entry)
+        shape = self._inputs.fill(entries)
+        sizes = self._attention.plan(shape.starts, shape.counts, shape.first_rows)
+        sizes[TOKENS] = shape.num_tokens
+        self._program.forward.resize(sizes)
+        self._team.run(self._program.forward.tape)
+        return collect_results(ComputedStep(entries, states, shape.first_rows, shape.ends, self._logits_of))
+
+    def _logits_of(self, rows: IntArray) -> Logits:
+        b, count = self._buffers, len(rows)
+        b.logit_rows[:count] = rows
+        b.header[HeaderField.NUM_LOGIT_ROWS] = count
+        self._program.logits.resize({LOGIT_ROWS: count})
+        self._team.run(self._program.logits.tape)
+        return Logits(self._logits[:count], b.greatest_ids[:count].tolist(), b.greatest[:count].tolist())
+
+    def _layer_pool(self, layer: int) -> LayerPool:
+        return LayerPool(*(self._pool.data[layer, side].data_ptr() for side in (0, 1)))
+
+    def _warm_up(self) -> None:
+        """One step of one token, so that nothing is left to compile; writes only to slots that no sequence has yet."""
+        token = ScheduledSequence(-1, (0,), 0, (0,), True, 0, "", -1)
+        shape = self._inputs.fill([token])
+        sizes = self._attention.plan(shape.starts, shape.counts, shape.first_rows)
+        self._program.forward.resize({TOKENS: 1} | sizes)
+        self._team.run(self._program.forward.tape)
+        self._logits_of(np.zeros(1, dtype=np.int64))

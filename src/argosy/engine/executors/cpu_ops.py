@@ -1,0 +1,207 @@
+"""Appends the ops of a decoder to a tape, with their operands in a step's buffers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from argosy.engine.executors.cpu_buffers import FloatArray, HeaderField, StepBuffers
+from argosy.engine.executors.cpu_weights import Projection
+from argosy.engine.executors.sized_tape import LOGIT_ROWS, TOKENS, Size, SizedTapeBuilder
+from argosy.kernels.features import Isa
+from argosy.kernels.gemm.abi import GemmArg
+from argosy.kernels.gemm.registry import gemm_address
+from argosy.kernels.jit import JitCompiler
+from argosy.kernels.ops_activation import GateArgs, GateFunction, gate_op, gate_quantize_op
+from argosy.kernels.ops_embed import EMBED_KINDS, EmbedArgs, embed_op
+from argosy.kernels.ops_logits import ArgMaxArgs, arg_max_op, chunk_arg_max_op, num_chunks
+from argosy.kernels.ops_norm import NormArgs, rms_norm_op, rms_norm_quantize_op
+from argosy.kernels.packed import PackedMatrix, WeightKind
+from argosy.kernels.quantize_activations import padded_columns, quantize_groups_op
+from argosy.kernels.quantize_vectors import GROUP
+from argosy.kernels.tape import PerThread, op_address
+from argosy.models.config import Activation
+
+FLOAT_KINDS = frozenset({WeightKind.F32, WeightKind.BF16, WeightKind.F16})
+_CHUNK_BYTES = 24 * 1024
+"""Weights that a thread takes at a time, at least: about a microsecond of reading, ten times what taking them costs."""
+_GATE_GROUPS_PER_ITEM = 8
+_GATE_FUNCTIONS = {"silu": GateFunction.SILU, "gelu_tanh": GateFunction.GELU_TANH}
+
+
+@dataclass(frozen=True, slots=True)
+class InputForms:
+    """In which forms the matrices of a projection take their input."""
+
+    quantized: bool
+    floats: bool
+
+    @classmethod
+    def of(cls, projection: Projection) -> InputForms:
+        """What `projection` needs."""
+        kinds = {part.kind for part in projection.parts}
+        return cls(quantized=bool(kinds - FLOAT_KINDS), floats=bool(kinds & FLOAT_KINDS))
+
+
+@dataclass(frozen=True, slots=True)
+class NormWeights:
+    """A norm of the residual stream. `branch_weight`: the stream first takes in `StepBuffers.branch`, normalised by it."""
+
+    weight: FloatArray
+    eps: float
+    branch_weight: FloatArray | None = None
+
+
+class OpWriter:
+    """Appends ops to `tape`; every address comes from `buffers` or from arrays that the caller keeps alive."""
+
+    def __init__(self, tape: SizedTapeBuilder, buffers: StepBuffers, isa: Isa, jit: JitCompiler) -> None:
+        self.tape = tape
+        self.buffers = buffers
+        self._isa = isa
+        self._jit = jit
+
+    def embed(self, matrix: PackedMatrix, scale: float) -> None:
+        """Begin the residual stream with the tokens' rows of `matrix`, times `scale`."""
+        b = self.buffers
+        args = EmbedArgs(
+            token_ids=b.token_ids.ctypes.data,
+            data=matrix.data.ctypes.data,
+            panel_bytes=matrix.panel_bytes,
+            columns=matrix.columns,
+            kind=EMBED_KINDS[matrix.kind],
+            scale=float(scale),
+            out=b.hidden.ctypes.data,
+        )
+        self.tape.add_sized(op_address(embed_op), args, size=TOKENS)
+
+    def norm(self, norm: NormWeights, forms: InputForms) -> None:
+        """Normalise the residual stream of every token, in the forms wanted."""
+        self._norm(norm, forms, rows_address=0, size=TOKENS)
+
+    def norm_rows(self, norm: NormWeights, forms: InputForms, rows_address: int, size: Size) -> None:
+        """Normalise the residual stream of the tokens listed as i64 at `rows_address`."""
+        assert norm.branch_weight is None
+        self._norm(norm, forms, rows_address=rows_address, size=size)
+
+    def _norm(self, norm: NormWeights, forms: InputForms, *, rows_address: int, size: Size) -> None:
+        b = self.buffers
+        columns = b.hidden.shape[1]
+        has_branch = norm.branch_weight is not None
+        args = NormArgs(
+            hidden=b.hidden.ctypes.data,
+            branch=b.branch.ctypes.data if has_branch else 0,
+            branch_weight=norm.branch_weight.ctypes.data if norm.branch_weight is not None else 0,
+            weight=norm.weight.ctypes.data,
+            columns=columns,
+            eps=norm.eps,
+            rows=rows_address,
+            out=b.normed.ctypes.data,
+        )
+        if forms.floats:
+            self.tape.add_sized(op_address(rms_norm_op), args, size=size)
+            if forms.quantized:
+                self._quantize(b.normed, columns, size)
+            return
+        args = args._replace(
+            out=self._scratch(),
+            q=b.quantized.ctypes.data,
+            scales=b.scales.ctypes.data,
+            scale_sums=b.scale_sums.ctypes.data,
+        )
+        self.tape.add_sized(op_address(rms_norm_quantize_op), args, size=size)
+
+    def quantize_attended(self) -> None:
+        """Quantise what attention gave."""
+        self._quantize(self.buffers.attended, self.buffers.attended.shape[1], TOKENS)
+
+    def _quantize(self, x: FloatArray, columns: int, size: Size) -> None:
+        b = self.buffers
+        addresses = (b.quantized.ctypes.data, b.scales.ctypes.data, b.scale_sums.ctypes.data)
+        self.tape.add_sized(op_address(quantize_groups_op), (x.ctypes.data, x.strides[0], columns, *addresses), size=size)
+
+    def project(
+        self,
+        projection: Projection,
+        floats: FloatArray,
+        out: FloatArray,
+        *,
+        accumulate: bool = False,
+        count: HeaderField = HeaderField.NUM_TOKENS,
+    ) -> None:
+        """out (+)= projection · input, the input being `floats` or what was quantised last."""
+        column = 0
+        for part in projection.parts:
+            self._gemm(part, floats, out, column, accumulate=accumulate, count=count)
+            column += part.rows
+
+    def _gemm(
+        self, matrix: PackedMatrix, floats: FloatArray, out: FloatArray, column: int, *, accumulate: bool, count: HeaderField
+    ) -> None:
+        b = self.buffers
+        args = dict.fromkeys(GemmArg, 0)
+        args[GemmArg.NUM_TOKENS] = b.header_address(count)
+        args[GemmArg.WEIGHTS] = matrix.data.ctypes.data
+        args[GemmArg.ROWS] = matrix.rows
+        args[GemmArg.PANEL_BYTES] = matrix.panel_bytes
+        args[GemmArg.GROUPS] = padded_columns(matrix.columns) // GROUP
+        if matrix.kind in FLOAT_KINDS:
+            args[GemmArg.ACTIVATIONS] = floats.ctypes.data
+            args[GemmArg.ACTIVATION_STRIDE_BYTES] = floats.strides[0]
+        else:
+            padded = padded_columns(matrix.columns)
+            args[GemmArg.ACTIVATIONS] = b.quantized.ctypes.data
+            args[GemmArg.ACTIVATION_STRIDE_BYTES] = padded
+            args[GemmArg.SCALES] = b.scales.ctypes.data
+            args[GemmArg.SCALED_SUMS] = b.scale_sums.ctypes.data
+            args[GemmArg.SCALE_STRIDE_BYTES] = padded // GROUP * b.scales.itemsize
+        args[GemmArg.OUT] = out.ctypes.data + column * out.itemsize
+        args[GemmArg.OUT_STRIDE_BYTES] = out.strides[0]
+        args[GemmArg.BIAS] = 0 if matrix.bias is None else matrix.bias.ctypes.data
+        args[GemmArg.ACCUMULATE] = int(accumulate)
+        function = gemm_address(matrix.kind, self._isa, self._jit)
+        chunk = max(1, _CHUNK_BYTES // matrix.panel_bytes)
+        self.tape.add(function, [args[arg] for arg in GemmArg], items=matrix.num_panels, chunk=chunk)
+
+    def gate(self, activation: Activation, columns: int, forms: InputForms) -> None:
+        """activation(gate) · up of every token, in the forms wanted."""
+        b = self.buffers
+        items_each = math.ceil(math.ceil(columns / GROUP) / _GATE_GROUPS_PER_ITEM)
+        args = GateArgs(
+            gate_up=b.gate_up.ctypes.data,
+            columns=columns,
+            interleaved=0,
+            function=_GATE_FUNCTIONS[activation],
+            groups_per_item=_GATE_GROUPS_PER_ITEM,
+            out=b.activated.ctypes.data,
+        )
+        if forms.floats:
+            self.tape.add_sized(op_address(gate_op), args, size=TOKENS, items_each=items_each)
+            if forms.quantized:
+                self._quantize(b.activated, columns, TOKENS)
+            return
+        args = args._replace(
+            out=self._scratch(),
+            q=b.quantized.ctypes.data,
+            scales=b.scales.ctypes.data,
+            scale_sums=b.scale_sums.ctypes.data,
+        )
+        self.tape.add_sized(op_address(gate_quantize_op), args, size=TOKENS, items_each=items_each)
+
+    def arg_max(self, softcap: float) -> None:
+        """Cap the logits (0: leave them) and find the greatest of each row."""
+        b = self.buffers
+        vocab = b.logits.shape[1]
+        args = ArgMaxArgs(
+            logits=b.logits.ctypes.data,
+            vocab=vocab,
+            softcap=softcap,
+            found=b.greatest_by_chunk.ctypes.data,
+            token_ids=b.greatest_ids.ctypes.data,
+            greatest=b.greatest.ctypes.data,
+        )
+        self.tape.add_sized(op_address(chunk_arg_max_op), args, size=LOGIT_ROWS, items_each=num_chunks(vocab))
+        self.tape.add_sized(op_address(arg_max_op), args, size=LOGIT_ROWS)
+
+    def _scratch(self) -> PerThread:
+        return PerThread(self.buffers.scratch.ctypes.data, self.buffers.scratch.strides[0])
