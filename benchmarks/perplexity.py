@@ -160,7 +160,6 @@ def rows_of(sums: dict[str, Sums], paths: list[Scorer], reference: str) -> dict[
 
 def main() -> None:
     options = parse()
-    torch.set_num_threads(options.threads)
     checkpoint = load_config(options.model)
     tokenizer = load_tokenizer(checkpoint)
     bos = tokenizer.encode("")
@@ -169,6 +168,8 @@ def main() -> None:
     reference = DecoderScorer("reference", decoder)
     paths = [make_path(p, options.model, checkpoint, options.window, options.threads) for p in options.paths]
     console = Console()
+    # Building an engine may set the number for the whole process.
+    torch.set_num_threads(options.threads)
     texts = {}
     try:
         for source in SOURCES:

@@ -102,16 +102,10 @@ def _measure(args: EngineArgs, settings: Any, report: Any) -> tuple[dict[str, An
     parts = build_parts(args, sink=sink)
     try:
         info = parts.info
-        facts = {"dtype": info.dtype, "kv_dtype": info.kv_dtype, "device": info.device, "threads": _threads()}
+        facts = {"dtype": info.dtype, "kv_dtype": info.kv_dtype, "device": info.device, "threads": args.threads or "default"}
         return facts, OfflineBench(parts, sink, settings).run(report)
     finally:
         parts.step_loop.close()
-
-
-def _threads() -> int:
-    import torch
-
-    return torch.get_num_threads()
 
 
 def _plain(settings: Any) -> dict[str, Any]:
