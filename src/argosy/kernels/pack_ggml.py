@@ -11,7 +11,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from argosy.errors import UnsupportedModel
-from argosy.kernels.gemm import float_layout, int8_layout, q4_layout, q5_layout, q6_layout, q8_layout
+from argosy.kernels.gemm import float_layout, int8_layout, q2_layout, q4_layout, q5_layout, q6_layout, q8_layout
 from argosy.kernels.packed import PackedMatrix, WeightKind
 
 
@@ -39,6 +39,7 @@ PACKINGS: Mapping[GGMLQuantizationType, Packing] = MappingProxyType(
         GGMLQuantizationType.Q5_0: Packing(WeightKind.Q5_0, q5_layout.pack_q5_0),
         GGMLQuantizationType.Q5_1: Packing(WeightKind.Q5_1, q5_layout.pack_q5_1),
         GGMLQuantizationType.Q5_K: Packing(WeightKind.Q5_K, q5_layout.pack_q5_k),
+        GGMLQuantizationType.Q2_K: Packing(WeightKind.Q2_K, q2_layout.pack_q2_k),
         GGMLQuantizationType.Q3_K: Packing(WeightKind.Q3_K, q6_layout.pack_q3_k),
         GGMLQuantizationType.Q6_K: Packing(WeightKind.Q6_K, q6_layout.pack_q6_k),
         GGMLQuantizationType.Q8_0: Packing(WeightKind.Q8_0, q8_layout.pack_q8_0),
@@ -59,6 +60,7 @@ _UNPACK: Mapping[WeightKind, Callable[[NDArray[np.uint8]], NDArray[np.float32]]]
         WeightKind.Q5_0: q5_layout.unpack_q5_0,
         WeightKind.Q5_1: q5_layout.unpack_q5_1,
         WeightKind.Q5_K: q5_layout.unpack_q5_k,
+        WeightKind.Q2_K: q2_layout.unpack_q2_k,
         WeightKind.Q3_K: q6_layout.unpack_q3_k,
         WeightKind.Q6_K: q6_layout.unpack_q6_k,
         WeightKind.Q8_0: q8_layout.unpack_q8_0,

@@ -26,6 +26,8 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 class WeightKind(StrEnum):
     """How the weights of a matrix are stored, and thereby which kernel multiplies them."""
 
+    Q2_K = "q2_k"
+    """u2 q, u4 s and t per 16, f16 d and m per 256 columns; w = d * s * q - m * t. 2.625 bits."""
     Q3_K = "q3_k"
     """u3 q stored as u4, s8 s per 16, f16 d per 256 columns; w = d * s * (q - 4). 4.5625 bits."""
     Q4_0 = "q4_0"

@@ -36,6 +36,8 @@ _DECLARED_VPDPBUSD = (
 
 def emulate_vnni(module: str) -> str:
     """The module with `vpdpbusd` written out in plain IR, so that any processor can run it."""
+    if "vpdpbusd" not in module:  # a kind of floating-point weights
+        return module
     assert _DECLARED_VPDPBUSD in module
     fold = []
     for column in range(4):
@@ -66,7 +68,12 @@ class Activations:
         return cls.of(q, rng.uniform(0.5, 2.0, (tokens, columns // 32)).astype(np.float32))
 
     def only(self, token: int) -> Activations:
-        part = slice(token, token + 1)
+        return self._part(slice(token, token + 1))
+
+    def first(self, tokens: int) -> Activations:
+        return self._part(slice(tokens))
+
+    def _part(self, part: slice) -> Activations:
         return Activations(*(np.ascontiguousarray(a[part]) for a in (self.q, self.scales, self.scaled_sums)))
 
     def values(self) -> NDArray[np.float64]:
@@ -91,19 +98,37 @@ class Gemm:
         cuts: tuple[int, ...] = (),
     ) -> NDArray[np.float32]:
         """`out` [T, at least rows], made if None; items are done in the chunks between `cuts`."""
-        tokens = np.array([len(activations.q)], np.int64)
-        if out is None:
-            out = np.full((len(activations.q), matrix.rows), np.nan, np.float32)
-        args: dict[GemmArg, int] = {
-            GemmArg.NUM_TOKENS: tokens.ctypes.data,
-            GemmArg.WEIGHTS: matrix.data.ctypes.data,
-            GemmArg.ROWS: matrix.rows,
-            GemmArg.GROUPS: -(-matrix.columns // 32),
+        operands = {
             GemmArg.ACTIVATIONS: activations.q.ctypes.data,
             GemmArg.ACTIVATION_STRIDE_BYTES: activations.q.shape[1],
             GemmArg.SCALES: activations.scales.ctypes.data,
             GemmArg.SCALED_SUMS: activations.scaled_sums.ctypes.data,
             GemmArg.SCALE_STRIDE_BYTES: 4 * activations.scales.shape[1],
+        }
+        if out is None:
+            out = np.full((len(activations.q), matrix.rows), np.nan, np.float32)
+        return self._run(matrix, operands, out, accumulate, cuts)
+
+    def floats(self, matrix: PackedMatrix, x: NDArray[np.float32], *, cuts: tuple[int, ...] = ()) -> NDArray[np.float32]:
+        """As a call, of floating-point weights with activations `x`, f32 [T, columns]."""
+        operands = {GemmArg.ACTIVATIONS: x.ctypes.data, GemmArg.ACTIVATION_STRIDE_BYTES: 4 * x.shape[1]}
+        return self._run(matrix, operands, np.full((len(x), matrix.rows), np.nan, np.float32), False, cuts)
+
+    def _run(
+        self,
+        matrix: PackedMatrix,
+        operands: dict[GemmArg, int],
+        out: NDArray[np.float32],
+        accumulate: bool,
+        cuts: tuple[int, ...],
+    ) -> NDArray[np.float32]:
+        tokens = np.array([len(out)], np.int64)
+        args = dict.fromkeys(GemmArg, 0) | operands
+        args |= {
+            GemmArg.NUM_TOKENS: tokens.ctypes.data,
+            GemmArg.WEIGHTS: matrix.data.ctypes.data,
+            GemmArg.ROWS: matrix.rows,
+            GemmArg.GROUPS: -(-matrix.columns // 32),
             GemmArg.OUT: out.ctypes.data,
             GemmArg.OUT_STRIDE_BYTES: out.strides[0],
             GemmArg.BIAS: 0 if matrix.bias is None else matrix.bias.ctypes.data,

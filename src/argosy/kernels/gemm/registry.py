@@ -10,6 +10,7 @@ from argosy.kernels.features import Isa
 from argosy.kernels.gemm.floats import FloatTile
 from argosy.kernels.gemm.int8 import Int8Tile
 from argosy.kernels.gemm.op import Tile, build_module
+from argosy.kernels.gemm.q2 import Q2Tile
 from argosy.kernels.gemm.q4 import NibbleQuants, PlainScales, Quants, Scales, SuperGroupScales, UnsignedTile
 from argosy.kernels.gemm.q5 import FiveBitQuants
 from argosy.kernels.gemm.q6 import Q6Tile
@@ -32,6 +33,7 @@ _UNSIGNED: Mapping[WeightKind, tuple[Scales, Quants]] = MappingProxyType(
 def _tiles(isa: Isa) -> dict[WeightKind, Tile]:
     return {
         **{kind: UnsignedTile(isa, scales, quants) for kind, (scales, quants) in _UNSIGNED.items()},
+        WeightKind.Q2_K: Q2Tile(isa),
         WeightKind.Q3_K: Q6Tile(isa, high_bits=False, offset=4),
         WeightKind.Q6_K: Q6Tile(isa, high_bits=True, offset=32),
         WeightKind.Q8_0: Q8Tile(isa),
