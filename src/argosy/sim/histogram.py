@@ -68,6 +68,17 @@ class LogHistogram:
                 return min(max(middle, self.least), self.greatest)
         raise AssertionError("the counts add up")
 
+    def cumulative(self) -> list[tuple[float, float]]:
+        """(value, share of all that do not exceed it), ascending, one pair for each bucket that counts something."""
+        pairs, reached = [], self._zeros
+        if self._zeros:
+            pairs.append((0.0, reached / self.count))
+        for bucket in sorted(self._counts):
+            reached += self._counts[bucket]
+            middle = 2.0 * self._GAMMA**bucket / (self._GAMMA + 1.0)
+            pairs.append((min(max(middle, self.least), self.greatest), reached / self.count))
+        return pairs
+
     def merge(self, other: LogHistogram) -> None:
         """Count everything that `other` has counted."""
         self.count += other.count

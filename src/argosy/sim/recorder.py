@@ -9,7 +9,7 @@ from argosy.sim.histogram import LogHistogram
 from argosy.sim.outcome import Outcome, RequestOutcome, StepSpan
 from argosy.sim.replica import Replica
 from argosy.sim.results import Distribution, ReplicaCost, ReplicaResults, SimulationResults, Slo
-from argosy.sim.run_log import RunLog
+from argosy.sim.run_log import RecordLog
 from argosy.sim.stability import judge
 from argosy.sim.time_series import TimeSeries
 from argosy.sim.workload.trace_request import TraceRequest
@@ -35,6 +35,11 @@ class _ReplicaSums:
     kv_held: float = 0.0
     peak_held: int = 0
     last_end_s: float = 0.0
+
+    @property
+    def watts(self) -> float:
+        """Of all its devices under load; 0 if not known."""
+        return (self.cost.watts_per_device or 0.0) * self.cost.devices
 
 
 @dataclass(slots=True)
@@ -64,7 +69,7 @@ class Recorder:
         self,
         *,
         slo: Slo | None = None,
-        log: RunLog | None = None,
+        log: RecordLog | None = None,
         log_steps: bool = False,
         measure_from_s: float = 0.0,
         measure_until_s: float = math.inf,
@@ -86,6 +91,11 @@ class Recorder:
         self._replicas: dict[str, _ReplicaSums] = {}
         self._itl = LogHistogram()
         self._in_system = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Steps so far, as far as replicas have told of them."""
+        return sum(one.steps for one in self._replicas.values())
 
     @property
     def num_in_system(self) -> int:
@@ -119,8 +129,8 @@ class Recorder:
     def on_first_token(self, replica: Replica, request: TraceRequest, now_s: float) -> None:
         """See `ReplicaListener`; TTFT is recorded when the request has ended."""
 
-    def on_finish(self, replica: Replica, outcome: RequestOutcome) -> None:  # noqa: ARG002
-        """A request has ended; to be called once for each that arrived and was not refused."""
+    def on_finish(self, replica: Replica | None, outcome: RequestOutcome) -> None:  # noqa: ARG002
+        """A request has ended; to be called once for each that arrived and was not refused. The replica is not looked at."""
         self._in_system -= 1
         if self._log is not None:
             self._log.request(outcome)
@@ -150,11 +160,11 @@ class Recorder:
         sums, series, ends_s = self._replicas[replica.name], self.series, span.ends_s
         start_s, decoding = span.start_s, span.num_decoding
         if series.at(ends_s[-1]) is series.at(ends_s[0]):
-            self._add_to_window(span, ends_s[-1], ends_s[-1] - start_s, len(ends_s))
+            self._add_to_window(sums, span, ends_s[-1], ends_s[-1] - start_s, len(ends_s))
         else:
             begin_s = start_s
             for end_s in ends_s:
-                self._add_to_window(span, end_s, end_s - begin_s, 1)
+                self._add_to_window(sums, span, end_s, end_s - begin_s, 1)
                 begin_s = end_s
         if decoding:
             # A sequence that decodes got its last token when the step before ended, be it a moment ago or longer.
@@ -177,7 +187,7 @@ class Recorder:
         sums.prefix_hit_tokens += span.prefix_hit_tokens
         sums.peak_held = max(sums.peak_held, span.kv_blocks_held)
 
-    def _add_to_window(self, span: StepSpan, end_s: float, busy_s: float, num_steps: int) -> None:
+    def _add_to_window(self, sums: _ReplicaSums, span: StepSpan, end_s: float, busy_s: float, num_steps: int) -> None:
         """Count `num_steps` steps of `span`, which took `busy_s` in all, in the window of `end_s`."""
         window = self.series.at(end_s)
         window.busy_s += busy_s
@@ -185,11 +195,15 @@ class Recorder:
         window.waiting += busy_s * span.num_waiting
         window.kv_held += busy_s * span.kv_blocks_held
         window.kv_cached += busy_s * span.kv_blocks_cached
+        window.kv_blocks += busy_s * sums.num_blocks
+        window.energy_j += busy_s * sums.watts
         window.steps += num_steps
         window.tokens += num_steps * span.num_tokens
         window.prefill_tokens += num_steps * span.num_prefill_tokens
         window.generated_tokens += num_steps * span.num_generated_tokens
         window.preemptions += span.num_preemptions
+        window.prefix_query_tokens += span.prefix_query_tokens
+        window.prefix_hit_tokens += span.prefix_hit_tokens
 
     def results(self, duration_s: float) -> SimulationResults:
         """The figures of a run of `duration_s` simulated seconds."""

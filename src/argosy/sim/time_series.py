@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 
 @dataclass(slots=True)
@@ -14,7 +14,9 @@ class Window:
     Attributes:
         busy_s: seconds of steps, over all replicas.
         running, waiting, kv_held, kv_cached: seconds times number at the end of the step.
-        steps, tokens, prefill_tokens, generated_tokens, preemptions: of those steps.
+        kv_blocks: seconds times the blocks that there are.
+        energy_j: of replicas whose watts are known.
+        steps, tokens, prefill_tokens, generated_tokens, preemptions, prefix_query_tokens, prefix_hit_tokens: of those steps.
         arrivals, in_system: requests that arrived, and the sum of how many were in the system before each of them.
         finished: requests that were answered.
     """
@@ -24,11 +26,15 @@ class Window:
     waiting: float = 0.0
     kv_held: float = 0.0
     kv_cached: float = 0.0
+    kv_blocks: float = 0.0
+    energy_j: float = 0.0
     steps: int = 0
     tokens: int = 0
     prefill_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
     arrivals: int = 0
     in_system: int = 0
     finished: int = 0
@@ -46,32 +52,45 @@ class Window:
 _NAMES = tuple(field.name for field in fields(Window))
 
 
-class TimeSeries:
-    """`Window`s of equal width from time 0 on. When they would be too many, neighbours are joined and the width doubles.
+class Absorbing(Protocol):
+    """What a window must be able to do."""
+
+    def absorb(self, other: Self) -> None:
+        """Take in the neighbour that follows."""
+        ...
+
+
+W = TypeVar("W", bound=Absorbing)
+
+
+class Windows(Generic[W]):
+    """Windows of equal width from time 0 on. When they would be too many, neighbours are joined and the width doubles.
 
     Attributes:
         width_s: of a window.
         windows: up to the latest event; read by others, changed here only.
     """
 
-    def __init__(self, width_s: float = 1.0, most_windows: int = 512) -> None:
+    def __init__(self, make: Callable[[], W], width_s: float = 1.0, most_windows: int = 512) -> None:
+        """`make` makes an empty window."""
         assert width_s > 0.0, "windows have a width"
         assert most_windows >= 2, "windows can be joined"
         self.width_s = width_s
-        self.windows: list[Window] = []
+        self.windows: list[W] = []
+        self._make = make
         self._most = most_windows
 
-    def at(self, time_s: float) -> Window:
+    def at(self, time_s: float) -> W:
         """The window of `time_s`, to add to."""
         index = int(time_s / self.width_s)
         while index >= self._most:
             self._join()
             index = int(time_s / self.width_s)
         while len(self.windows) <= index:
-            self.windows.append(Window())
+            self.windows.append(self._make())
         return self.windows[index]
 
-    def rows(self, make: Callable[[float, Window], Any]) -> list[Any]:
+    def rows(self, make: Callable[[float, W], Any]) -> list[Any]:
         """`make(start in seconds, window)` for every window."""
         return [make(index * self.width_s, window) for index, window in enumerate(self.windows)]
 
@@ -81,3 +100,10 @@ class TimeSeries:
             window.absorb(after)
         self.windows = pairs
         self.width_s *= 2.0
+
+
+class TimeSeries(Windows[Window]):
+    """Sums over time."""
+
+    def __init__(self, width_s: float = 1.0, most_windows: int = 512) -> None:
+        super().__init__(Window, width_s, most_windows)

@@ -55,12 +55,15 @@ class Pool:
         name: begins the names of the replicas that an autoscaler adds.
         detects_at_once: whether a failure is known to the router in the same instant; health checks clear it.
         forget_prefixes: called with a replica's id when what it held is lost.
+        on_added, on_removed: called with a member that joined, and with one that is gone, for records.
     """
 
     def __init__(self, name: str, loop: EventLoop) -> None:
         self.name = name
         self.detects_at_once = True
         self.forget_prefixes: Callable[[str], None] = lambda replica_id: None  # noqa: ARG005
+        self.on_added: Callable[[Member], None] = lambda member: None  # noqa: ARG005
+        self.on_removed: Callable[[Member], None] = lambda member: None  # noqa: ARG005
         self._loop = loop
         self._members: dict[str, Member] = {}
         self._states: list[ReplicaState] = []
@@ -122,6 +125,7 @@ class Pool:
         member = Member(replica, ReplicaState(info), self._loop.now_s())
         self._members[replica.name] = member
         self._states.append(member.state)
+        self.on_added(member)
         if cold_start_s > 0.0:
             replica.stop(drain=False)
             self.restart(member, cold_start_s)
@@ -154,6 +158,7 @@ class Pool:
             self.forget_prefixes(member.name)
             self._gone_replica_s += now_s - member.added_s
             self._gone_usd += (now_s - member.added_s) / 3600.0 * member.state.info.usd_per_hour
+            self.on_removed(member)
 
     def settle_state(self, state: ReplicaState) -> None:
         """As `settle`, by what the router calls the member; does nothing if it is gone."""
