@@ -107,22 +107,23 @@ class Gemm:
         }
         if out is None:
             out = np.full((len(activations.q), matrix.rows), np.nan, np.float32)
-        return self._run(matrix, operands, out, accumulate, cuts)
+        return self._run(matrix, operands, len(activations.q), out, accumulate, cuts)
 
     def floats(self, matrix: PackedMatrix, x: NDArray[np.float32], *, cuts: tuple[int, ...] = ()) -> NDArray[np.float32]:
         """As a call, of floating-point weights with activations `x`, f32 [T, columns]."""
         operands = {GemmArg.ACTIVATIONS: x.ctypes.data, GemmArg.ACTIVATION_STRIDE_BYTES: 4 * x.shape[1]}
-        return self._run(matrix, operands, np.full((len(x), matrix.rows), np.nan, np.float32), False, cuts)
+        return self._run(matrix, operands, len(x), np.full((len(x), matrix.rows), np.nan, np.float32), False, cuts)
 
     def _run(
         self,
         matrix: PackedMatrix,
         operands: dict[GemmArg, int],
+        num_tokens: int,
         out: NDArray[np.float32],
         accumulate: bool,
         cuts: tuple[int, ...],
     ) -> NDArray[np.float32]:
-        tokens = np.array([len(out)], np.int64)
+        tokens = np.array([num_tokens], np.int64)
         args = dict.fromkeys(GemmArg, 0) | operands
         args |= {
             GemmArg.NUM_TOKENS: tokens.ctypes.data,
