@@ -146,6 +146,37 @@ def test_stopping_drains_or_fails_what_is_in_flight(sim):
             bench.replica.submit(sim.request("b"))
 
 
+def test_who_hangs_cannot_drain(sim):
+    bench = sim.bench()
+    bench.feed([sim.request("a", output=100)])
+    bench.at(0.1, lambda: bench.replica.fail(Failure.HANG))
+    bench.at(0.2, bench.replica.stop)
+    assert bench.finish().outcome("a").outcome is Outcome.FAILED
+    assert bench.replica.state is ReplicaState.STOPPED
+    bench.replica.start()
+    bench.at(1.0, lambda: bench.submit(sim.request("b", 1.0)))
+    assert bench.finish().outcome("b").outcome is Outcome.FINISHED
+
+
+def test_requests_submitted_on_ends_of_one_step_are_all_in_the_next(sim):
+    bench = sim.bench()
+    follow = {"a": "c", "b": "d"}
+
+    class Follow:
+        def __getattr__(self, name):
+            return getattr(bench.heard, name)
+
+        def on_finish(self, replica, outcome):
+            bench.heard.on_finish(replica, outcome)
+            if outcome.request.request_id in follow:
+                bench.submit(sim.request(follow[outcome.request.request_id], bench.loop.now_s(), prompt=30))
+
+    bench.ledger._listener = Follow()
+    bench.feed([sim.request("a", output=10), sim.request("b", output=10)])
+    heard = bench.finish()
+    assert heard.outcome("c").first_token_s == heard.outcome("d").first_token_s
+
+
 def test_a_start_can_be_taken_back(sim):
     bench = sim.bench()
     bench.replica.stop()

@@ -18,6 +18,12 @@ SETTINGS = {
     "preempting": {"num_blocks": 60, "max_preemptions": 2, "watermark": 0.0},
     "waiting": {"max_num_seqs": 4},
     "priority": {"num_blocks": 80, "scheduling_policy": "priority"},
+    "priority without cache": {
+        "num_blocks": 80,
+        "scheduling_policy": "priority",
+        "enable_prefix_caching": False,
+        "watermark": 0.0,
+    },
     "large blocks": {"block_size": 64, "num_blocks": 30},
     "no cache": {"enable_prefix_caching": False, "num_blocks": 60},
     "chunked": {"max_num_batched_tokens": 32, "prefill_share": 0.5, "max_num_seqs": 16},

@@ -31,6 +31,9 @@ class ReplicaState(enum.StrEnum):
     HANGING = "hanging"
 
 
+_STATES_THAT_STEP = (ReplicaState.READY, ReplicaState.DRAINING)
+
+
 class Failure(enum.StrEnum):
     """What can befall a replica.
 
@@ -182,7 +185,7 @@ class Replica:
             due_s = max(now_s, request.arrival_s + request.timeout_s)
             timeout = self._loop.at(due_s, lambda: self._give_up(request.request_id))
         self._live[request.request_id] = _Live(request, sequence, now_s, timeout, self._corrupts)
-        self._driver.begin_if_idle()
+        self._driver.wake()
 
     def abort(self, request_id: str) -> None:
         """End a request in any state; its outcome is ABORTED. Does nothing if it has ended or never was."""
@@ -224,11 +227,14 @@ class Replica:
         self._startup = self._loop.after(cold_start_s, self._be_ready)
 
     def stop(self, *, drain: bool = True) -> None:
-        """Take no more requests; STOPPED when those in flight have ended, at once without `drain` (they fail)."""
+        """Take no more requests; STOPPED when those in flight have ended, at once without `drain` (they fail).
+
+        A replica that hangs cannot drain: it is stopped at once.
+        """
         if self._startup is not None:
             self._startup.cancel()
             self._startup = None
-        if drain and self._live:
+        if drain and self._live and self.state in _STATES_THAT_STEP:
             self.state = ReplicaState.DRAINING
         else:
             self._go_down(ReplicaState.STOPPED)

@@ -97,15 +97,10 @@ class StepDriver:
         self._paused = False
         self._told = _Counters(0, 0, 0)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no step is in flight."""
-        return self._run is None
-
-    def begin_if_idle(self) -> None:
-        """Start stepping if there is work and no step is in flight."""
-        if self._run is None and not self._paused and self._scheduler.has_work:
-            self._begin_run()
+    def wake(self) -> None:
+        """There is work: begin a step once everything else of this moment has happened, unless one is in flight."""
+        if self._run is None and (self._begin is None or not self._begin.is_pending):
+            self._begin = self._loop.at(self._loop.now_s(), self._begin_if_idle, priority=STEP_PRIORITY)
 
     def catch_up(self) -> None:
         """Commit the steps that were over before this moment, and plan the one in flight."""
@@ -140,7 +135,7 @@ class StepDriver:
         self._paused = False
         run = self._run
         if run is None:
-            self.begin_if_idle()
+            self.wake()
             return
         start_s, end_s = run.ends_s[run.index :]
         now_s = self._loop.now_s()
@@ -158,12 +153,16 @@ class StepDriver:
             nothing = tuple([SequenceResult(entry.sequence_id, (), (), (), "") for entry in run.plan.sequences])
             self._scheduler.commit(run.plan, StepResult(run.plan.step, nothing, 0.0), self._loop.now_s())
 
+    def _begin_if_idle(self) -> None:
+        if self._run is None and not self._paused and self._scheduler.has_work:
+            self._begin_run()
+
     def _begin_run(self) -> None:
         now_s = self._loop.now_s()
         earliest_s = self._executor.earliest_start_s(self._scheduler.num_steps + 1)
         if earliest_s > now_s:
             if self._begin is None or not self._begin.is_pending:
-                self._begin = self._loop.at(earliest_s, self.begin_if_idle, priority=STEP_PRIORITY)
+                self._begin = self._loop.at(earliest_s, self._begin_if_idle, priority=STEP_PRIORITY)
             return
         ahead = None if self._one_by_one else self._scheduler.foresee(self._reach)
         durations_s = None if ahead is None or ahead.num_steps < 2 else self._executor.foreseen_s(ahead)
@@ -193,7 +192,7 @@ class StepDriver:
         events = self._commit(run)
         self._tell(run, 1)
         self._on_events(events)
-        self.begin_if_idle()
+        self._begin_if_idle()
 
     def _advance(self, run: _Run, index: int) -> None:
         """Commit the steps of `run` before `index`, and plan that one."""

@@ -56,9 +56,10 @@ def scheduler_of(coasts: bool, answers: Answers, **fields: Any) -> Scheduler:
 
 
 def request(name: str, prompt: int, output: int, *, n: int = 1, arrival_s: float = 0.0, first: int = 0) -> Request:
+    """`first` sets the prompt's tokens, and the priority."""
     tokens = tuple(100 + (first + i) % 37 for i in range(prompt))
     params = SamplingParams(max_tokens=output, temperature=0.0, n=n)
-    return Request(name, tokens, params, arrival_s, seed=0, eos_token_ids=frozenset({EOS}))
+    return Request(name, tokens, params, arrival_s, seed=0, eos_token_ids=frozenset({EOS}), priority=-first)
 
 
 def step(scheduler: Scheduler, answers: Answers, now_s: float) -> list[Any]:
@@ -137,9 +138,15 @@ def play(coasts: bool, operations: list[tuple[Any, ...]], together: bool, fields
     caching=st.booleans(),
     num_blocks=st.sampled_from([18, 24, 60]),
     watermark=st.sampled_from([0.0, 0.2]),
+    policy=st.sampled_from(["fcfs", "priority"]),
 )
-def test_coasting_and_skipping_leave_no_trace(operations, caching, num_blocks, watermark):
-    fields = {"enable_prefix_caching": caching, "num_blocks": num_blocks, "watermark": watermark}
+def test_coasting_and_skipping_leave_no_trace(operations, caching, num_blocks, watermark, policy):
+    fields = {
+        "enable_prefix_caching": caching,
+        "num_blocks": num_blocks,
+        "watermark": watermark,
+        "scheduling_policy": policy,
+    }
     reference = play(False, operations, False, fields)
     assert play(True, operations, False, fields) == reference
     assert play(True, operations, True, fields) == reference

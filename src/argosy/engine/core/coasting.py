@@ -116,13 +116,11 @@ class Coasters:
 
     def may_coast(self, sequence: Sequence) -> bool:
         """Whether all a running sequence gets in a step is one more token: not the first one, and no logprobs."""
-        params = sequence.request.params
         return (
             sequence.first_token_s is not None
             and sequence.num_computed >= sequence.decode_from
             and len(sequence.token_ids) - sequence.num_computed == 1
-            and params.n == 1
-            and params.logprobs is None
+            and sequence.request.params.logprobs is None
         )
 
     def begin(self, sequence: Sequence) -> None:
