@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peer_process import PeerFailed, PeerServer, Worker, free_port
+from peer_process import LOAD_TIMEOUT_S, PeerFailed, PeerServer, Worker, free_port
 
 SCRIPTS = Path(__file__).parent / "peers"
 FORMATS = ("q4_1", "q4_0", "q8_0")
-LOAD_TIMEOUT_S = 1200.0
 
 
 @dataclass(frozen=True, slots=True)

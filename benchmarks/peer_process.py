@@ -22,6 +22,8 @@ from typing import Any
 import httpx
 import psutil
 
+LOAD_TIMEOUT_S = 1800.0
+
 
 class PeerFailed(Exception):
     """A peer cannot be measured; `str` is one line that says why."""
@@ -133,7 +135,7 @@ class PeerServer(PeerProcess):
     """A server on a port of its own, answering `/v1/models` when it is made. `ready_s`: seconds that took."""
 
     def __init__(
-        self, name: str, command: Sequence[str], env: Mapping[str, str], port: int, *, timeout_s: float = 900.0
+        self, name: str, command: Sequence[str], env: Mapping[str, str], port: int, *, timeout_s: float = LOAD_TIMEOUT_S
     ) -> None:
         begin = time.monotonic()
         super().__init__(name, command, env, stdout=subprocess.DEVNULL)

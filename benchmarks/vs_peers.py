@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -35,6 +36,8 @@ CONTEXT_TOKENS = 2048
 
 def main() -> None:
     options = parse()
+    # Ended from outside, it still ends its peers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.monotonic()
 
     def say(line: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -211,6 +213,9 @@ def _start(stack: ExitStack, model: str, serve_flags: list[str]) -> str:
     from argosy.engine.args import EngineArgs
 
     fetch_model(EngineArgs(model=model, offline="--offline" in serve_flags))
+    # The server is in a group of its own: ended by SIGTERM, this process must still end it.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    stack.callback(signal.signal, signal.SIGTERM, before)
     typer.echo(f"starting argosy serve {model} …", err=True)
     server = stack.enter_context(ServedProcess(model, serve_flags))
     typer.echo(f"ready after {server.ready_s:.1f} s at {server.url}", err=True)
