@@ -56,6 +56,20 @@ class LinearTimer(CostTimer):
         return [0.005 + 20e-6 * ahead.num_sequences] * ahead.num_steps
 
 
+class FixedTimer(CostTimer):
+    """Every step takes the same time, in seconds."""
+
+    def __init__(self, duration_s: float) -> None:
+        super().__init__(SimpleNamespace(limits=(None,)))
+        self.duration_s = duration_s
+
+    def step_s(self, plan, transferred) -> float:
+        return self.duration_s
+
+    def foreseen_s(self, ahead) -> list[float]:
+        return [self.duration_s] * ahead.num_steps
+
+
 def make_replica(
     name: str, loop: EventLoop, *, timer=None, kv_listener=None, check_steps: bool = False, **settings: Any
 ) -> Replica:
@@ -253,4 +267,4 @@ def hash_of(name: str) -> int:
 @pytest.fixture(scope="session")
 def fleet() -> SimpleNamespace:
     """Makers of what the tests of this folder need."""
-    return SimpleNamespace(Bench=Bench, poisson=poisson, request=request, replica=make_replica)
+    return SimpleNamespace(Bench=Bench, poisson=poisson, request=request, replica=make_replica, FixedTimer=FixedTimer)

@@ -50,7 +50,7 @@ class FitsContext:
     def keep(self, request: RoutingRequest, candidates: Replicas) -> Replicas:
         """Those whose context is longer than the prompt."""
         length = request.prompt_tokens
-        return [replica for replica in candidates if (limit := replica.info.max_model_len) is None or length < limit]
+        return [replica for replica in candidates if length <= replica.max_prompt_tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class BelowLoad:
     def keep(self, request: RoutingRequest, candidates: Replicas) -> Replicas:
         """Those that stay within the limit with one more request."""
         limit = self.max_requests_per_weight
-        return [replica for replica in candidates if replica.num_requests + 1 <= limit * replica.info.weight]
+        return [replica for replica in candidates if replica.num_requests + 1 <= limit * replica.weight]
 
 
 DEFAULT_FILTERS = (ServesModel(), FitsContext(), InAllowedRegion(), HasLabels(), NotTried())

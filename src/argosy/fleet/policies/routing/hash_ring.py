@@ -67,16 +67,16 @@ class HashRing:
         if self.load_bound is None:
             return {replica.replica_id: replica for replica in candidates}
         loads = [replica.num_requests for replica in candidates]
-        share = self.load_bound * (sum(loads) + 1) / sum(replica.info.weight for replica in candidates)
+        share = self.load_bound * (sum(loads) + 1) / sum(replica.weight for replica in candidates)
         return {
             replica.replica_id: replica
             for replica, load in zip(candidates, loads, strict=True)
-            if load < math.ceil(share * replica.info.weight)
+            if load < math.ceil(share * replica.weight)
         }
 
     def _place(self, members: Replicas) -> None:
         """Lay out the ring again if ids or weights are others than at the last pick."""
-        weights = [(member.info.replica_id, member.info.weight) for member in members]
+        weights = [(member.replica_id, member.weight) for member in members]
         if self._weights == weights:
             return
         self._weights = weights

@@ -13,12 +13,12 @@ LoadMeasure = Callable[[ReplicaState], float]
 
 def requests_per_weight(replica: ReplicaState) -> float:
     """Requests that run or wait."""
-    return replica.num_requests / replica.info.weight
+    return replica.num_requests / replica.weight
 
 
 def tokens_per_weight(replica: ReplicaState) -> float:
     """Tokens of the requests that run or wait."""
-    return replica.num_tokens / replica.info.weight
+    return replica.num_tokens / replica.weight
 
 
 def kv_fraction(replica: ReplicaState) -> float:

@@ -66,13 +66,14 @@ class BestOfSample:
 
 def draw_distinct(candidates: Replicas, count: int, rng: Random) -> list[ReplicaState]:
     """Draw `count` distinct replicas, fewer than there are, each draw in proportion to the weights of those left."""
-    first_weight = candidates[0].info.weight
-    if all(replica.info.weight == first_weight for replica in candidates):
+    weights = [replica.weight for replica in candidates]
+    if weights.count(weights[0]) == len(weights):
         return rng.sample(candidates, count)
     left, drawn = list(candidates), []
     for _ in range(count):
-        place = rng.choices(range(len(left)), weights=[replica.info.weight for replica in left])[0]
+        place = rng.choices(range(len(left)), weights=weights)[0]
         drawn.append(left.pop(place))
+        weights.pop(place)
     return drawn
 
 
@@ -86,7 +87,7 @@ class AtRandom:
         """Scores nothing."""
         if not self.weighted:
             return candidates[rng.randrange(len(candidates))]
-        return rng.choices(candidates, weights=[replica.info.weight for replica in candidates])[0]
+        return rng.choices(candidates, weights=[replica.weight for replica in candidates])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,5 +133,5 @@ class RoundRobin:
             }
             self._passes = known
         picked = candidates[passes.index(lowest)]
-        known[picked.replica_id] = lowest + (1.0 / picked.info.weight if self.weighted else 1.0)
+        known[picked.replica_id] = lowest + (1.0 / picked.weight if self.weighted else 1.0)
         return picked

@@ -83,6 +83,7 @@ class ReplicaState:
 
     Attributes:
         takes_requests: whether a request may go there at all: healthy, breaker closed, not draining, weight above 0.
+        weight, max_prompt_tokens: as `info` has them; the longest prompt is one token short of the context, or unbounded.
         booked: work of this router.
         report: the last one taken in, or None.
         adapters: LoRA adapters that it said it holds.
@@ -103,8 +104,10 @@ class ReplicaState:
         "booked_adapters",
         "last_picked",
         "latency",
+        "max_prompt_tokens",
         "report",
         "takes_requests",
+        "weight",
     )
 
     def __init__(self, info: ReplicaInfo, *, healthy: bool = True) -> None:
@@ -113,6 +116,8 @@ class ReplicaState:
         self._breaker_open = False
         self._draining = False
         self.takes_requests = False
+        self.weight = 0.0
+        self.max_prompt_tokens = math.inf
         self.booked = Booked()
         self.report: LoadReport | None = None
         self.adapters: frozenset[str] = frozenset()
@@ -172,8 +177,11 @@ class ReplicaState:
         return self._info.replica_id
 
     def _refresh(self) -> None:
-        """Kept and not computed when asked for, since every decision asks every replica."""
-        self.takes_requests = self._healthy and not self._breaker_open and not self._draining and self._info.weight > 0.0
+        """What every decision asks of every replica is kept and not computed when asked for."""
+        info = self._info
+        self.weight = info.weight
+        self.max_prompt_tokens = math.inf if info.max_model_len is None else info.max_model_len - 1
+        self.takes_requests = self._healthy and not self._breaker_open and not self._draining and info.weight > 0.0
 
     def take_report(self, report: LoadReport | None) -> None:
         """Replace the report; None forgets it, so that only what this router booked counts."""

@@ -96,7 +96,7 @@ class LeastWork:
             if request.adapter_id and not replica.holds_adapter(request.adapter_id):
                 has_room = replica.num_adapters < replica.info.max_adapters
                 work += self.adapter_load_tokens * (1 if has_room else 2)
-            costs.append(work / replica.info.weight)
+            costs.append(work / replica.weight)
         return falling(costs)
 
 
@@ -106,7 +106,7 @@ class LeastPrice:
 
     def score(self, question: Question, candidates: Replicas) -> list[float]:
         """Relative to the dearest candidate."""
-        return falling([replica.info.usd_per_hour / replica.info.weight for replica in candidates])
+        return falling([replica.info.usd_per_hour / replica.weight for replica in candidates])
 
 
 @dataclass(frozen=True, slots=True)
