@@ -108,7 +108,7 @@ class TestPartition:
         bench = fleet.Bench(replicas=1, faults=[Partition(0.05, "r0", duration_s=10.0)])
         bench.offer([fleet.request("a"), fleet.request("b", timeout_s=3.0), fleet.request("c", 0.04, prompt=1500)])
         heard = bench.run()
-        assert heard.first_tokens == {"a": pytest.approx(0.007), "b": pytest.approx(0.01402), "c": 10.05}
+        assert heard.first_tokens == {"a": pytest.approx(0.009), "b": pytest.approx(0.009), "c": 10.05}
         assert [(heard.outcome(name).outcome, heard.outcome(name).finished_s) for name in "abc"] == [
             (Outcome.FINISHED, 10.05),
             (Outcome.TIMED_OUT, 3.0),
