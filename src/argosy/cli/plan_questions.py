@@ -8,7 +8,7 @@ from argosy.cli.plan_units import DeviceChoice, LatencyTarget
 from argosy.cost.activations import Recompute
 from argosy.cost.catalogue import find_device, find_node
 from argosy.cost.device import Precision
-from argosy.cost.formats import WeightFormat
+from argosy.cost.formats import WEIGHT_FORMATS, WeightFormat
 from argosy.cost.pipeline_schedules import Schedule
 from argosy.cost.prices import Term
 from argosy.cost.zero import Optimizer, ZeroStage
@@ -19,12 +19,6 @@ from argosy.planner.trace_traffic import trace_traffic
 from argosy.planner.traffic import Traffic
 from argosy.sim.workload.trace_files import read_trace
 
-_WEIGHTS = {
-    "bf16": WeightFormat.BASE,
-    "fp16": WeightFormat.BASE,
-    "16-bit": WeightFormat.BASE,
-    "int4": WeightFormat.INT4_WEIGHT_ONLY,
-} | {str(form).replace(" ", "-"): form for form in WeightFormat}
 _KV = {
     str(precision): precision for precision in (Precision.BF16, Precision.FP16, Precision.FP8, Precision.INT8, Precision.FP4)
 }
@@ -47,7 +41,9 @@ def weight_formats(text: str) -> tuple[WeightFormat, ...] | None:
     return (
         None
         if text == "auto"
-        else tuple(dict.fromkeys(_WEIGHTS[name] for name in _chosen("--weights", text, {"auto": None, **_WEIGHTS})))
+        else tuple(
+            dict.fromkeys(WEIGHT_FORMATS[name] for name in _chosen("--weights", text, {"auto": None, **WEIGHT_FORMATS}))
+        )
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from argosy.cost.device import Device, Precision
 from argosy.cost.parallel import Precisions
@@ -42,6 +44,17 @@ class WeightFormat(enum.StrEnum):
     def scale_bytes_per_element(self) -> float:
         """Scales per element: one fp16 per group of 128 in int4, one fp8 per 16 in fp4, negligible rows otherwise."""
         return {"int4 weight-only": 2.0 / 128, "fp4": 1.0 / 16}.get(self.value, 0.0)
+
+
+WEIGHT_FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
+    {
+        "bf16": WeightFormat.BASE,
+        "fp16": WeightFormat.BASE,
+        "int4": WeightFormat.INT4_WEIGHT_ONLY,
+        **{form.value.replace(" ", "-"): form for form in WeightFormat},
+    }
+)
+"""Formats by the names that people write."""
 
 
 def base_precision(device: Device) -> Precision:

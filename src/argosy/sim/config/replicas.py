@@ -63,7 +63,7 @@ class ReplicaGroup:
         step_times: serving engine whose measured step times stand behind the simulated ones.
         memory_fraction: share of a device that may be used at all; kv_fraction: of what is left for KV that it takes.
         weight: capacity for the router, relative to other groups.
-        region: where it stands, for the router and the catalogue's prices.
+        region: where it stands, for the router.
         usd_per_device_hour: None takes the middle of the catalogue's on-demand prices, if there are any.
         watts_per_device: None takes the board power of the catalogue.
     """
