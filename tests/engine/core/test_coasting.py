@@ -139,11 +139,13 @@ def play(coasts: bool, operations: list[tuple[Any, ...]], together: bool, fields
     num_blocks=st.sampled_from([18, 24, 60]),
     watermark=st.sampled_from([0.0, 0.2]),
     policy=st.sampled_from(["fcfs", "priority"]),
+    block_size=st.sampled_from([1, 4, 4]),
 )
-def test_coasting_and_skipping_leave_no_trace(operations, caching, num_blocks, watermark, policy):
+def test_coasting_and_skipping_leave_no_trace(operations, caching, num_blocks, watermark, policy, block_size):
     fields = {
         "enable_prefix_caching": caching,
-        "num_blocks": num_blocks,
+        "num_blocks": num_blocks * 4 // block_size,
+        "block_size": block_size,
         "watermark": watermark,
         "scheduling_policy": policy,
     }
@@ -210,6 +212,19 @@ def test_nothing_is_foreseen_while_a_prompt_or_the_queue_or_the_pool_may_interfe
     tight, _ = run_to_decode(True, request("a", 6, 40), request("b", 6, 40), num_blocks=5, watermark=0.0)
     assert tight.kv.num_available == 3
     assert tight.foresee(100).num_steps == 16
+
+
+def test_nothing_is_skipped_while_an_end_is_untold_or_somebody_could_be_admitted():
+    scheduler, answers = run_to_decode(True, request("a", 3, 40), request("b", 9, 40), request("c", 3, 4))
+    while scheduler.num_running == 3:
+        step(scheduler, answers, 0.0)
+    assert scheduler.skip(2) == 0, "the executor has not heard of the end of c"
+    plan = scheduler.schedule(0.0)
+    assert plan.finished == (2,)
+    scheduler.commit(plan, answers.answer(plan), 0.0)
+    assert scheduler.skip(2) == 2
+    scheduler.submit(request("d", 3, 4, arrival_s=1.0))
+    assert scheduler.skip(2) == 0
 
 
 def test_a_finish_from_outside_wakes_first():
