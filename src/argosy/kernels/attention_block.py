@@ -1,12 +1,4 @@
-"""One block of keys of attention for a tile of query rows: gather, scores, softmax, values.
-
-A tile is the queries of a few adjacent tokens of one sequence that read one KV head, `group` rows per token:
-
-    row            0 … group-1 | group … 2·group-1 | …
-    position       first       | first + 1         | …
-
-and sees of a block of 64 keys, which begins at a multiple of 64, those that its window and causality leave it.
-"""
+"""One block of keys of attention for a few query rows: where the keys are, scores, softmax, values."""
 
 from __future__ import annotations
 
@@ -21,19 +13,21 @@ from argosy.kernels.attention_tiles import (
     scores_2x4,
     scores_3x4,
     scores_6x2,
-    transpose_keys,
+    scores_6x2_fetching,
     values_1,
     values_2,
     values_3,
     values_6,
+    values_6_fetching,
 )
-from argosy.kernels.kv_elements import element_bytes
-from argosy.kernels.pointers import load_f32, load_i64, prefetch, store_f32, store_i64
+from argosy.kernels.pointers import load_f32, load_i64, store_f32, store_i64
 from argosy.kernels.simd import LANES, greater, keep_lanes, load, max_lanes, splat, store, sum_lanes
 from argosy.kernels.simd_math import exp2, softcap
 
+ROWS_AT_ONCE = 6
+"""Rows that the kernels take together."""
+
 _ROW_BYTES = 4 * BLOCK_KEYS
-_FETCHED_AT_ONCE = 16
 _MINUS_INFINITY = np.float32(-np.inf)
 _LOG2_E = np.float32(1.4426950408889634)
 
@@ -65,71 +59,54 @@ def locate_keys(block: int, stop: int, table: int, block_size: int, slot_bytes: 
 
 
 @njit(nogil=True, cache=True)
-def score_rows(q: int, rows: int, kt: int, head_dim: int, first: int, stop: int, scores: int) -> None:
-    """Scores of `rows` <= 6 rows for keys first..stop of a panel and those that share a tile with them."""
-    stride = 4 * head_dim
-    if rows == 6:
-        if first < 16:
-            scores_6x2(q, stride, kt, head_dim, scores)
-        if stop > 16:
-            scores_6x2(q, stride, kt + 64 * head_dim, head_dim, scores + 64)
-        return
-    while rows >= 3:
-        scores_3x4(q, stride, kt, head_dim, scores)
-        rows, q, scores = rows - 3, q + 3 * stride, scores + 3 * _ROW_BYTES
-    if rows == 2:
-        scores_2x4(q, stride, kt, head_dim, scores)
-    elif rows == 1:
-        scores_1x4(q, stride, kt, head_dim, scores)
-
-
-@njit(nogil=True, cache=True)
-def transpose_panel(first: int, stop: int, offsets: int, k: int, head_dim: int, element: int, kt: int, ahead: int) -> None:
-    """Keys first..stop of a panel, and those that share a vector with them, to `kt` f32[PANEL_KEYS / 8, head_dim, 8].
-
-    Meanwhile it asks for as many keys whose offsets are at `ahead`, if that is not 0.
-    """
-    for i in range(first // LANES * LANES, stop, LANES):
-        if ahead != 0:
-            fetch_rows(i, i + LANES, ahead, k, head_dim * element_bytes(element))
-        transpose_keys(offsets + 8 * i, k, head_dim, kt + 4 * i * head_dim, element)
-
-
-@njit(nogil=True, cache=True)
-def fetch_rows(first: int, stop: int, offsets: int, base: int, row_bytes: int) -> None:
-    """Ask for rows first..stop of a block's keys or values, which lie too far apart for a processor to foresee."""
-    for i in range(first, stop):
-        row = base + load_i64(offsets + 8 * i)
-        for line in range(0, row_bytes, 64):
-            prefetch(row + line)
-
-
-@njit(nogil=True, cache=True)
-def add_values_fetching(
-    p: int, rows: int, offsets: int, v: int, head_dim: int, element: int, first: int, stop: int, out: int, ahead: int
+def score_rows(
+    q: int, rows: int, kt: int, head_dim: int, first: int, stop: int, scores: int, k: int, ahead: int, step_bytes: int
 ) -> None:
-    """As `add_values`; meanwhile it asks for as many values whose offsets are at `ahead`."""
-    for begin in range(first, stop, _FETCHED_AT_ONCE):
-        end = min(begin + _FETCHED_AT_ONCE, stop)
-        fetch_rows(begin, end, ahead, v, head_dim * element_bytes(element))
-        add_values(p, rows, offsets, v, head_dim, element, begin, end, out)
+    """Scores of the next rows, 6 or `rows` if that is fewer, for keys first..stop of a panel and those beside them in a tile.
+
+    Asks for the rows of K at the offsets at `ahead`, of which 16 elements take `step_bytes`; of more than 6 rows, the last
+    do.
+    """
+    if rows > ROWS_AT_ONCE:
+        if first < 16:
+            scores_6x2(q, kt, head_dim, scores, k, ahead, step_bytes)
+        if stop > 16:
+            scores_6x2(q, kt + 64 * head_dim, head_dim, scores + 64, k, ahead, step_bytes)
+        return
+    if rows == ROWS_AT_ONCE:
+        if first < 16:
+            scores_6x2_fetching(q, kt, head_dim, scores, k, ahead, step_bytes)
+        if stop > 16:
+            scores_6x2_fetching(q, kt + 64 * head_dim, head_dim, scores + 64, k, ahead + 128, step_bytes)
+        return
+    if rows >= 3:
+        scores_3x4(q, kt, head_dim, scores, k, ahead, step_bytes)
+        rows, q, scores = rows - 3, q + 12 * head_dim, scores + 3 * _ROW_BYTES
+    if rows == 2:
+        scores_2x4(q, kt, head_dim, scores, k, ahead, step_bytes)
+    elif rows == 1:
+        scores_1x4(q, kt, head_dim, scores, k, ahead, step_bytes)
 
 
 @njit(nogil=True, cache=True)
 def add_values(
-    p: int, rows: int, offsets: int, v: int, head_dim: int, element: int, first: int, stop: int, out: int
+    p: int, rows: int, offsets: int, v: int, head_dim: int, element: int, first: int, stop: int, out: int, ahead: int
 ) -> None:
-    """Add the values of keys first..stop of the block, weighted by `p`, to `rows` <= 6 rows of `out`."""
-    if rows == 6:
-        values_6(p, offsets, v, first, stop, out, head_dim, element)
+    """Add the values of keys first..stop of the block, weighted by `p`, to the next rows of `out`: 6, or `rows` if that is
+    fewer. Asks for rows of V as `score_rows` does for K."""
+    if rows > ROWS_AT_ONCE:
+        values_6(p, offsets, v, first, stop, out, head_dim, ahead, element)
         return
-    while rows >= 3:
-        values_3(p, offsets, v, first, stop, out, head_dim, element)
+    if rows == ROWS_AT_ONCE:
+        values_6_fetching(p, offsets, v, first, stop, out, head_dim, ahead, element)
+        return
+    if rows >= 3:
+        values_3(p, offsets, v, first, stop, out, head_dim, ahead, element)
         rows, p, out = rows - 3, p + 3 * _ROW_BYTES, out + 12 * head_dim
     if rows == 2:
-        values_2(p, offsets, v, first, stop, out, head_dim, element)
+        values_2(p, offsets, v, first, stop, out, head_dim, ahead, element)
     elif rows == 1:
-        values_1(p, offsets, v, first, stop, out, head_dim, element)
+        values_1(p, offsets, v, first, stop, out, head_dim, ahead, element)
 
 
 @njit(nogil=True, cache=True)

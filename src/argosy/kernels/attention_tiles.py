@@ -11,7 +11,10 @@ operands for 12 products; fewer rows get more vectors, since a chain alone waits
 
 K is transposed in panels of `PANEL_KEYS` keys, which stay in the first cache while the scores of all rows are computed:
 kt[vector][d][8]. Stores to adjacent addresses take half as long as to distant ones.
-Keys are found through `offsets`, i64[BLOCK_KEYS]: bytes from the pool's first slot to each key's.
+Keys are found through `offsets`, i64[BLOCK_KEYS]: bytes from the pool's first slot to each key's. Slots of different blocks
+lie too far apart for a processor to foresee, and decoding reads each of them once. So the kernels ask for the rows at other
+offsets, those of the next block (`ahead`), line by line between their products: as a burst they would wait for each other.
+Where there are many rows for a key, arithmetic takes longest, and the kernels of 6 rows have a form that asks for nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from argosy.kernels.kv_elements import KVElement
 from argosy.kernels.simd import (
     LANES,
     VECTOR_BYTES,
+    call,
     constant,
     emit_fma,
     emit_load_bf16,
@@ -87,7 +91,7 @@ def _loop(
     b.position_at_end(body)
     index = b.phi(_I64)
     index.add_incoming(begin, entry)
-    carried = [b.phi(_VF) for _ in sums]
+    carried = [b.phi(value.type) for value in sums]
     for phi, value in zip(carried, sums, strict=True):
         phi.add_incoming(value, entry)
     results = step(index, carried)
@@ -142,36 +146,77 @@ def _multiply(
     return results
 
 
-def _scores_kernel(rows: int, vectors: int) -> Any:
-    """Scores of `rows` query rows and 8 · `vectors` keys."""
+def _prefetch(b: ir.IRBuilder, address: ir.Value) -> None:
+    """Ask for a cache line, into the second cache: the first is full of what is computed with."""
+    arguments = [ir.Constant(_I32, value) for value in (0, 2, 1)]
+    call(b, "llvm.prefetch.p0", ir.VoidType(), emit_pointer(b, address), *arguments)
+
+
+class _RowWalk:
+    """Goes through the lines of `keys` rows at `base` + `ahead[key]`, 16 elements a step, and asks for each.
+
+    A row of head_dim elements takes head_dim / 16 steps, so head_dim steps reach 16 keys; `lanes` of them go side by side.
+    """
+
+    def __init__(
+        self, b: ir.IRBuilder, base: ir.Value, ahead: ir.Value, head_dim: ir.Value, step_bytes: ir.Value, lanes: int
+    ):
+        self._b, self._base, self._step_bytes, self._lanes = b, base, step_bytes, lanes
+        self._row_bytes = b.mul(step_bytes, b.udiv(b.add(head_dim, _word(15)), _word(16)))
+        self.start = [ahead, _word(0)]
+
+    def step(self, state: list[ir.Value]) -> list[ir.Value]:
+        """Ask for what `state` (address of an offset, bytes into the row) names; returns the next one."""
+        b, (place, into) = self._b, state
+        for lane in range(self._lanes):
+            row = b.add(_load(b, place, 8 * 16 * lane, _I64), self._base)
+            _prefetch(b, b.add(row, into))
+        further = b.add(into, self._step_bytes)
+        is_done = b.icmp_unsigned(">=", further, self._row_bytes)
+        return [b.select(is_done, b.add(place, _word(8)), place), b.select(is_done, _word(0), further)]
+
+
+def _scores_kernel(rows: int, vectors: int, *, fetches: bool) -> Any:
+    """Scores of `rows` query rows and 8 · `vectors` keys; `fetches` tells whether it asks for the next block."""
 
     @intrinsic
-    def kernel(typing_context: Any, q: Any, q_stride: Any, kt: Any, head_dim: Any, out: Any) -> Any:  # noqa: ARG001
-        """`q` f32[rows, head_dim] at a stride in bytes, `kt` f32[vectors, head_dim, 8], `out` f32[rows, BLOCK_KEYS]."""
+    def kernel(  # type: ignore[no-untyped-def]
+        typing_context: Any,  # noqa: ARG001
+        q: Any,  # noqa: ARG001
+        kt: Any,  # noqa: ARG001
+        head_dim: Any,  # noqa: ARG001
+        out: Any,  # noqa: ARG001
+        k: Any,  # noqa: ARG001
+        ahead: Any,  # noqa: ARG001
+        step_bytes: Any,  # noqa: ARG001
+    ):
+        """`q` f32[rows, head_dim], `kt` f32[vectors, head_dim, 8], `out` f32[rows, BLOCK_KEYS]. Asks for as many rows of
+        keys at `k` + the offsets at `ahead`; `step_bytes` is what 16 elements of them take."""
 
         def codegen(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:  # noqa: ARG001
-            q, q_stride, kt, head_dim, out = args
-            queries = _strided(b, q, q_stride, rows)
+            q, kt, head_dim, out, k, ahead, step_bytes = args
+            queries = _strided(b, q, b.mul(head_dim, _word(4)), rows)
             keys = _strided(b, kt, b.mul(head_dim, _word(VECTOR_BYTES)), vectors)
+            walk = _RowWalk(b, k, ahead, head_dim, step_bytes, vectors // 2 if fetches else 0)
 
-            def step(d: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            def step(d: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
                 columns = [lambda start=start: _load(b, _at(b, start, d, VECTOR_BYTES), 0) for start in keys]
                 scalars = [lambda start=start: _load(b, _at(b, start, d, 4), 0, _F32) for start in queries]
-                return _multiply(b, columns, scalars, sums)
+                return [*walk.step(carried[:2]), *_multiply(b, columns, scalars, carried[2:])]
 
-            sums = _loop(b, _word(0), head_dim, [constant(0.0)] * (rows * vectors), step)
+            sums = _loop(b, _word(0), head_dim, [*walk.start, *[constant(0.0)] * (rows * vectors)], step)[2:]
             for i, value in enumerate(sums):
                 _store(b, value, out, i // vectors * _ROW_BYTES + i % vectors * VECTOR_BYTES)
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 5), codegen
+        return types.void(*[types.intp] * 7), codegen
 
     return kernel
 
 
-def _emit_values(b: ir.IRBuilder, rows: int, kind: KVElement, args: Sequence[ir.Value]) -> None:
+def _emit_values(b: ir.IRBuilder, rows: int, kind: KVElement, args: Sequence[ir.Value], fetches: bool) -> None:
     """The kernel below for one element type: tiles of the greatest width for as long as they fit, then of the next."""
-    p, offsets, v, begin, end, out, head_dim = args
+    p, offsets, v, begin, end, out, head_dim, ahead = args
     outs = _strided(b, out, b.mul(head_dim, _word(4)), rows)
     entry, d = b.block, _word(0)
     for vectors in _WIDTHS[rows]:
@@ -182,7 +227,8 @@ def _emit_values(b: ir.IRBuilder, rows: int, kind: KVElement, args: Sequence[ir.
         first.add_incoming(d, entry)
         b.cbranch(b.icmp_signed("<=", b.add(first, _word(LANES * vectors)), head_dim), body, after)
         b.position_at_end(body)
-        _emit_values_tile(b, vectors, kind, (p, offsets, _at(b, v, first, _BYTES[kind]), begin, end), outs, first)
+        operands = (p, offsets, _at(b, v, first, _BYTES[kind]), begin, end, ahead if fetches else None)
+        _emit_values_tile(b, vectors, kind, operands, outs, first)
         first.add_incoming(b.add(first, _word(LANES * vectors)), b.block)
         b.branch(head)
         b.position_at_end(after)
@@ -190,12 +236,16 @@ def _emit_values(b: ir.IRBuilder, rows: int, kind: KVElement, args: Sequence[ir.
 
 
 def _emit_values_tile(
-    b: ir.IRBuilder, vectors: int, kind: KVElement, args: Sequence[ir.Value], outs: Sequence[ir.Value], first: ir.Value
+    b: ir.IRBuilder, vectors: int, kind: KVElement, args: Sequence[Any], outs: Sequence[ir.Value], first: ir.Value
 ) -> None:
-    p, offsets, v, begin, end = args
+    p, offsets, v, begin, end, ahead = args
 
     def step(k: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
         row = b.add(_load(b, _at(b, offsets, k, 8), 0, _I64), v)
+        if ahead is not None:
+            next_row = b.add(_load(b, _at(b, ahead, k, 8), 0, _I64), v)
+            for line in range(0, _BYTES[kind] * LANES * vectors, 64):
+                _prefetch(b, b.add(next_row, _word(line)))
         weights = _at(b, p, k, 4)
         columns = [lambda i=i: _LOADERS[kind](b, b.add(row, _word(_BYTES[kind] * LANES * i))) for i in range(vectors)]
         scalars = [lambda r=r: _load(b, weights, _ROW_BYTES * r, _F32) for r in range(len(outs))]
@@ -207,8 +257,8 @@ def _emit_values_tile(
         _store(b, value, at[i // vectors], i % vectors * VECTOR_BYTES)
 
 
-def _values_kernel(rows: int) -> Any:
-    """Adds keys' values, weighted, to `rows` outputs."""
+def _values_kernel(rows: int, *, fetches: bool) -> Any:
+    """Adds keys' values, weighted, to `rows` outputs; `fetches` tells whether it asks for the next block."""
 
     @intrinsic
     def kernel(  # type: ignore[no-untyped-def]
@@ -220,16 +270,17 @@ def _values_kernel(rows: int) -> Any:
         end: Any,  # noqa: ARG001
         out: Any,  # noqa: ARG001
         head_dim: Any,  # noqa: ARG001
+        ahead: Any,  # noqa: ARG001
         element: Any,  # noqa: ARG001
     ):
         """Keys begin..end of the block, at least one: `p` f32[rows, BLOCK_KEYS]; a key's values are `head_dim` elements at
-        `v` + its offset; `out` f32[rows, head_dim] changes."""
+        `v` + its offset; `out` f32[rows, head_dim] changes. Asks for as many values at `v` + the offsets at `ahead`."""
 
         def codegen(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:  # noqa: ARG001
-            _by_element(b, args[7], lambda kind: _emit_values(b, rows, kind, args[:7]))
+            _by_element(b, args[8], lambda kind: _emit_values(b, rows, kind, args[:8], fetches))
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 8), codegen
+        return types.void(*[types.intp] * 9), codegen
 
     return kernel
 
@@ -310,5 +361,8 @@ def transpose_keys(typing_context: Any, offsets: Any, k: Any, head_dim: Any, out
     return types.void(*[types.intp] * 5), codegen
 
 
-scores_1x4, scores_2x4, scores_3x4, scores_6x2 = (_scores_kernel(*shape) for shape in ((1, 4), (2, 4), (3, 4), (6, 2)))
-values_1, values_2, values_3, values_6 = (_values_kernel(rows) for rows in _WIDTHS)
+scores_1x4, scores_2x4, scores_3x4, scores_6x2_fetching = (
+    _scores_kernel(*shape, fetches=True) for shape in ((1, 4), (2, 4), (3, 4), (6, 2))
+)
+values_1, values_2, values_3, values_6_fetching = (_values_kernel(rows, fetches=True) for rows in _WIDTHS)
+scores_6x2, values_6 = _scores_kernel(6, 2, fetches=False), _values_kernel(6, fetches=False)

@@ -37,7 +37,7 @@ def place_numba_cache(package_dir: Path, root: Path | None = None) -> Path:
         _remove_unused(parent)
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix="argosy-numba-"))
-    config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+    config.CACHE_DIR = str(folder)
     return folder
 
 

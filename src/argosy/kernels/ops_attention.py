@@ -18,16 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cfunc, njit
 
-from argosy.kernels.attention_block import (
-    add_values,
-    add_values_fetching,
-    locate_keys,
-    score_rows,
-    transpose_panel,
-    weigh_row,
-)
 from argosy.kernels.attention_plan import COMBINE_WORDS, SPLIT_KEYS, WORK_WORDS
 from argosy.kernels.attention_tiles import BLOCK_KEYS, PANEL_KEYS
+from argosy.kernels.attention_walk import Places, Tile, attend_blocks
 from argosy.kernels.kv_elements import element_bytes
 from argosy.kernels.pointers import OP_SIGNATURE, bits_float, load_f32, load_i64, store_f32
 from argosy.kernels.quantize_activations import quantize_group
@@ -36,7 +29,6 @@ from argosy.kernels.simd import LANES, fma, load, max_lanes, splat, store
 from argosy.kernels.simd_math import exp2
 from argosy.kernels.tape import Arg
 
-_ROWS_AT_ONCE = 6
 _MINUS_INFINITY = np.float32(-np.inf)
 _LOG2_E = np.float32(1.4426950408889634)
 _BLOCKS_PER_SPLIT = SPLIT_KEYS // BLOCK_KEYS
@@ -114,12 +106,16 @@ def attention_scratch_bytes(tokens_per_tile: int, group: int, head_dim: int) -> 
 
 
 @njit(nogil=True, cache=True)
-def _prepare(q: int, row_floats: int, tokens: int, group: int, head_dim: int, factor: Any, out: int) -> None:
-    """Copy a tile's queries, times `factor`, to f32[tokens · group, head_dim] at `out`."""
+def _prepare(args: Any, first_row: int, tokens: int, kv_head: int, out: int) -> None:
+    """Copy a tile's queries, times the scale, to f32[tokens · group, head_dim] at `out`."""
+    floats = args[4] * args[5]
+    factor = bits_float(args[6])
+    if bits_float(args[7]) == 0:
+        factor *= _LOG2_E
     factors = splat(factor)
-    for t in range(tokens):
-        source, target = q + 4 * t * row_floats, out + 4 * t * group * head_dim
-        for d in range(0, 4 * group * head_dim, 4 * LANES):
+    for token in range(tokens):
+        source, target = args[1] + 4 * ((first_row + token) * args[2] + kv_head * floats), out + 4 * token * floats
+        for d in range(0, 4 * floats, 4 * LANES):
             store(target + d, load(source + d) * factors)
 
 
@@ -164,137 +160,69 @@ def _finish(
             quantize_group(row + 4 * d, q8 + at + d, scales + group, sums + group)
 
 
-@njit(nogil=True, cache=True, forceinline=True)
-def _first_key(position: int, window: int, base: int) -> int:
-    """The first key that the query at `position` sees, counted from position `base` and not below 0."""
-    return max(0, position - window + 1 - base) if window > 0 else 0
+@njit(nogil=True, cache=True)
+def _tile_of(args: Any, work: int, kv_head: int) -> Tile:
+    """The tile of a row of work, for one KV head."""
+    head_bytes = args[5] * element_bytes(args[11])
+    return Tile(
+        position=load_i64(work + 16),
+        tokens=load_i64(work + 8),
+        group=args[4],
+        head_dim=args[5],
+        window=args[8],
+        softcap=bits_float(args[7]),
+        k=args[9] + kv_head * head_bytes,
+        v=args[10] + kv_head * head_bytes,
+        element=args[11],
+        table=args[12] + 8 * load_i64(work + 24),
+        block_size=args[13],
+        slot_bytes=args[3] * head_bytes,
+    )
 
 
 @njit(nogil=True, cache=True)
-def _score_block(
-    args: Any, base: int, tokens: int, position: int, offsets: int, kv_head: int, q: int, kt: int, scores: int, ahead: int
-) -> None:
-    """Scores of a tile's rows for the block of keys that begins at position `base`, panel by panel; between them it asks
-    for the keys whose offsets are at `ahead`."""
-    group, head_dim, window, element = args[4], args[5], args[8], args[11]
-    rows, k = tokens * group, args[9] + kv_head * head_dim * element_bytes(element)
-    fetched = ahead if rows <= _ROWS_AT_ONCE else 0
-    for panel in range(0, BLOCK_KEYS, PANEL_KEYS):
-        start = base + panel
-        lowest, highest = _first_key(position, window, start), min(PANEL_KEYS, position + tokens - start)
-        if lowest >= highest:
-            continue
-        transpose_panel(
-            lowest, highest, offsets + 8 * panel, k, head_dim, element, kt, fetched + 8 * panel if fetched != 0 else 0
-        )
-        for first_row in range(0, rows, _ROWS_AT_ONCE):
-            count = min(_ROWS_AT_ONCE, rows - first_row)
-            first = _first_key(position + first_row // group, window, start)
-            stop = min(PANEL_KEYS, position + (first_row + count - 1) // group + 1 - start)
-            if first < stop:
-                at = scores + 4 * (first_row * BLOCK_KEYS + panel)
-                score_rows(q + 4 * first_row * head_dim, count, kt, head_dim, first, stop, at)
-
-
-@njit(nogil=True, cache=True)
-def _weigh_block(
-    args: Any,
-    base: int,
-    tokens: int,
-    position: int,
-    offsets: int,
-    kv_head: int,
-    out: int,
-    states: int,
-    scores: int,
-    ahead: int,
-) -> None:
-    """From the scores of a block to the outputs of a tile's rows; updates `out` and `states`."""
-    group, head_dim, window, element = args[4], args[5], args[8], args[11]
-    cap, rows = bits_float(args[7]), tokens * group
-    v = args[10] + kv_head * head_dim * element_bytes(element)
-    for first_row in range(0, rows, _ROWS_AT_ONCE):
-        count = min(_ROWS_AT_ONCE, rows - first_row)
-        first = _first_key(position + first_row // group, window, base)
-        stop = min(BLOCK_KEYS, position + (first_row + count - 1) // group + 1 - base)
-        if first >= stop:
-            continue
-        for r in range(first_row, first_row + count):
-            own = position + r // group
-            low, high = _first_key(own, window, base), min(BLOCK_KEYS, own + 1 - base)
-            row = out + 4 * r * head_dim
-            weigh_row(scores + 4 * r * BLOCK_KEYS, low, high, first, stop, cap, states + 8 * r, row, head_dim)
-        at = scores + 4 * first_row * BLOCK_KEYS
-        if rows <= _ROWS_AT_ONCE:
-            add_values_fetching(at, count, offsets, v, head_dim, element, first, stop, out, ahead)
-        else:
-            add_values(at, count, offsets, v, head_dim, element, first, stop, out + 4 * first_row * head_dim)
-
-
-@njit(nogil=True, cache=True)
-def _attend_blocks(
-    args: Any, first: int, stop: int, tokens: int, position: int, table: int, kv_head: int, q: int, out: int, states: int
-) -> None:
-    """Blocks first..stop of keys for a tile; updates `out` and `states`. Scores, panel and offsets lie behind `states`."""
-    group, head_dim = args[4], args[5]
-    rows, end = tokens * group, position + tokens
-    slot_bytes = args[3] * head_dim * element_bytes(args[11])
-    scores = states + 8 * rows
-    kt = scores + 4 * rows * BLOCK_KEYS
-    offsets = kt + 4 * PANEL_KEYS * head_dim
-    ahead = offsets + 8 * BLOCK_KEYS
-    locate_keys(first, end, table, args[13], slot_bytes, offsets)
-    for block in range(first, stop):
-        following = min(block + 1, stop - 1)
-        locate_keys(following, end, table, args[13], slot_bytes, ahead)
-        base = block * BLOCK_KEYS
-        _score_block(args, base, tokens, position, offsets, kv_head, q, kt, scores, ahead)
-        _weigh_block(args, base, tokens, position, offsets, kv_head, out, states, scores, ahead)
-        offsets, ahead = ahead, offsets
-
-
-@njit(nogil=True, cache=True)
-def _attend_tile(args: Any, work: int, kv_head: int) -> None:
+def _attend(args: Any, work: int, kv_head: int) -> None:
     """One row of work for one KV head."""
-    group, head_dim, window = args[4], args[5], args[8]
-    first_row, tokens, position = load_i64(work), load_i64(work + 8), load_i64(work + 16)
-    table = args[12] + 8 * load_i64(work + 24)
+    tile = _tile_of(args, work, kv_head)
+    head_dim, rows, row_bytes = tile.head_dim, tile.tokens * tile.group, 4 * tile.head_dim
     first_split, stop_split, partial = load_i64(work + 32), load_i64(work + 40), load_i64(work + 48)
-    rows = tokens * group
-    q = args[14]
-    total = q + 4 * rows * head_dim
-    part = total + 4 * rows * head_dim
-    total_states = part + 4 * rows * head_dim
-    part_states = total_states + 8 * rows
-    factor = bits_float(args[6])
-    if bits_float(args[7]) == 0:
-        factor *= _LOG2_E
-    _prepare(args[1] + 4 * (first_row * args[2] + kv_head * group * head_dim), args[2], tokens, group, head_dim, factor, q)
+    total = args[14] + rows * row_bytes
+    part = total + rows * row_bytes
+    total_states = part + rows * row_bytes
+    scores = total_states + 16 * rows
+    kt = scores + 4 * rows * BLOCK_KEYS
+    at = Places(args[14], part, total_states + 8 * rows, scores, kt, kt + PANEL_KEYS * row_bytes)
+    _prepare(args, load_i64(work), tile.tokens, kv_head, at.q)
     _clear(total, total_states, rows, head_dim)
-    low = max(0, position - window + 1) if window > 0 else 0
+    low = max(0, tile.position - tile.window + 1) if tile.window > 0 else 0
     for split in range(first_split, stop_split):
-        _clear(part, part_states, rows, head_dim)
+        _clear(part, at.states, rows, head_dim)
         first_block = max(split * _BLOCKS_PER_SPLIT, low // BLOCK_KEYS)
-        stop_block = min((split + 1) * _BLOCKS_PER_SPLIT, (position + tokens - 1) // BLOCK_KEYS + 1)
+        stop_block = min((split + 1) * _BLOCKS_PER_SPLIT, (tile.position + tile.tokens - 1) // BLOCK_KEYS + 1)
         if first_block < stop_block:
-            _attend_blocks(args, first_block, stop_block, tokens, position, table, kv_head, q, part, part_states)
+            attend_blocks(tile, at, first_block, stop_block)
         if partial < 0:
             for r in range(rows):
-                _merge(
-                    total + 4 * r * head_dim, total_states + 8 * r, part + 4 * r * head_dim, part_states + 8 * r, head_dim
-                )
-    num_heads = args[3] * group
+                _merge(total + r * row_bytes, total_states + 8 * r, part + r * row_bytes, at.states + 8 * r, head_dim)
+    num_heads, first_head = args[3] * tile.group, kv_head * tile.group
     for r in range(rows):
-        token, head = r // group, kv_head * group + r % group
+        token, head = r // tile.group, first_head + r % tile.group
         if partial < 0:
-            row, state = total + 4 * r * head_dim, total_states + 8 * r
-            _finish(row, state, first_row + token, head, num_heads, head_dim, args[15], args[16], args[17], args[18])
+            index = load_i64(work) + token
+            row, state = total + r * row_bytes, total_states + 8 * r
+            _finish(row, state, index, head, num_heads, head_dim, args[15], args[16], args[17], args[18])
         else:
             kept = args[19] + 4 * ((partial + token) * num_heads + head) * (head_dim + 2)
-            for d in range(0, 4 * head_dim, 4 * LANES):
-                store(kept + d, load(part + 4 * r * head_dim + d))
-            store_f32(kept + 4 * head_dim, load_f32(part_states + 8 * r))
-            store_f32(kept + 4 * head_dim + 4, load_f32(part_states + 8 * r + 4))
+            _keep(part + r * row_bytes, at.states + 8 * r, head_dim, kept)
+
+
+@njit(nogil=True, cache=True)
+def _keep(row: int, state: int, head_dim: int, out: int) -> None:
+    """Write a partial result: the row and then its state."""
+    for d in range(0, 4 * head_dim, 4 * LANES):
+        store(out + d, load(row + d))
+    store_f32(out + 4 * head_dim, load_f32(state))
+    store_f32(out + 4 * head_dim + 4, load_f32(state + 4))
 
 
 @cfunc(OP_SIGNATURE, cache=True)
@@ -302,7 +230,7 @@ def attention_op(args: Any, begin: int, end: int, thread: int) -> None:  # noqa:
     """Items begin..end; args: `AttentionArgs`."""
     num_kv_heads = args[3]
     for item in range(begin, end):
-        _attend_tile(args, args[0] + 8 * WORK_WORDS * (item // num_kv_heads), item % num_kv_heads)
+        _attend(args, args[0] + 8 * WORK_WORDS * (item // num_kv_heads), item % num_kv_heads)
 
 
 @cfunc(OP_SIGNATURE, cache=True)

@@ -112,18 +112,3 @@ def store_i32(typing_context: Any, address: Any, value: Any) -> Any:  # noqa: AR
 def store_i64(typing_context: Any, address: Any, value: Any) -> Any:  # noqa: ARG001
     """Write an i64 at `address`."""
     return types.void(types.intp, types.int64), _store
-
-
-@intrinsic
-def prefetch(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
-    """Ask for the cache line at `address`, which is read soon; any address will do."""
-
-    def codegen(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:  # noqa: ARG001
-        i32 = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), i32, i32, i32])
-        name = "llvm.prefetch.p0"
-        function = b.module.globals.get(name) or ir.Function(b.module, kind, name)
-        b.call(function, [b.inttoptr(args[0], ir.PointerType()), *(ir.Constant(i32, value) for value in (0, 3, 1))])
-        return context.get_dummy_value()
-
-    return types.void(types.intp), codegen

@@ -103,7 +103,7 @@ def _sift_down(values: Any, tokens: Any, place: int, count: int) -> None:
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def _is_less(values: Any, tokens: Any, i: int, j: int) -> bool:
+def _is_less(values: Any, tokens: Any, i: int, j: int) -> Any:
     return values[i] < values[j] or (values[i] == values[j] and tokens[i] > tokens[j])
 
 
@@ -218,7 +218,7 @@ def _nucleus(
 
 
 @njit(nogil=True, cache=True)
-def _race(logits: int, vocab: int, greatest: Any, temperature: Any, border: Any, key: Any) -> int:
+def _race(logits: int, vocab: int, greatest: Any, temperature: Any, border: Any, key: Any) -> Any:
     """The token whose clock rings first, among those of x no less than `border`."""
     winner = first_of(logits, vocab, greatest)
     time = _hazard(_random_bits(key, winner))
@@ -244,7 +244,7 @@ def _race(logits: int, vocab: int, greatest: Any, temperature: Any, border: Any,
 
 
 @njit(nogil=True, cache=True)
-def sample_row(logits: int, vocab: int, temperature: Any, top_k: int, top_p: float, min_p: float, key: Any) -> int:
+def sample_row(logits: int, vocab: int, temperature: Any, top_k: int, top_p: float, min_p: float, key: Any) -> Any:
     """Draw a token from the `vocab` logits, f32, at address `logits`; changes nothing.
 
     Args:
