@@ -62,7 +62,7 @@ def locate_keys(block: int, stop: int, table: int, block_size: int, slot_bytes: 
 def score_rows(
     q: int, rows: int, kt: int, head_dim: int, first: int, stop: int, scores: int, k: int, ahead: int, step_bytes: int
 ) -> None:
-    """Scores of the next rows, 6 or `rows` if that is fewer, for keys first..stop of a panel and those beside them in a tile.
+    """Scores of the next rows, 6 or `rows` if that is fewer, for keys first..stop of a panel and their tile's others.
 
     Asks for the rows of K at the offsets at `ahead`, of which 16 elements take `step_bytes`; of more than 6 rows, the last
     do.
