@@ -64,20 +64,16 @@ def build_executor(args: EngineArgs, loaded: LoadedModel) -> BuiltExecutor:
 def _build_kernels(args: EngineArgs, loaded: LoadedModel) -> BuiltExecutor:
     import torch
 
-    from argosy.kernels.compile_ahead import compile_ops, compile_products
+    from argosy.kernels.compile_ahead import compile_ops
 
     compile_ops(logger.warning)
     from argosy.engine.executors.cpu_executor import CpuExecutor
     from argosy.engine.executors.cpu_weights import pack_weights
     from argosy.kernels.cores import usable_cores
-    from argosy.kernels.features import choose_isa
-    from argosy.kernels.jit import JitCompiler
 
     assert loaded.stored is not None
     torch.set_num_threads(1)
-    isa, jit = choose_isa(), JitCompiler()
     weights = pack_weights(loaded.config, loaded.stored)
-    compile_products({matrix.kind for matrix in weights.matrices()}, isa, jit, logger.warning)
     kv_dtype = KERNELS_KV_DTYPE if args.kv_cache_dtype == "auto" else args.kv_cache_dtype
     config = _scheduler_config(args, loaded, kv_dtype)
     executor = CpuExecutor(
@@ -90,8 +86,6 @@ def _build_kernels(args: EngineArgs, loaded: LoadedModel) -> BuiltExecutor:
         max_positions=config.max_model_len,
         num_threads=usable_cores() if args.threads is None else args.threads,
         kv_dtype=kv_dtype,
-        isa=isa,
-        jit=jit,
     )
     return BuiltExecutor(executor, config, weights.main_kind)
 

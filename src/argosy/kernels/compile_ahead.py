@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from numba.core import event
 
@@ -51,22 +52,23 @@ def compile_ops(report: Report) -> None:
     """Import, and thereby compile or load, every op; reports each module that compiles."""
     for index, name in enumerate(OP_MODULES, start=1):
         line = f"compiling CPU kernels for this processor, once: {name} ({index} of {len(OP_MODULES)})"
-        with watching_compilation(lambda line=line: report(line)):
+        with watching_compilation(partial(report, line)):
             importlib.import_module(f"argosy.kernels.{name}")
 
 
-def compile_products(kinds: Iterable[WeightKind], isa: Isa, jit: JitCompiler, report: Report) -> None:
-    """Compile or load the matrix products with weights of `kinds`; reports how many had to be compiled.
+def compile_products(kinds: Iterable[WeightKind], isa: Isa, jit: JitCompiler, report: Report) -> dict[WeightKind, int]:
+    """Compile or load the matrix products with weights of `kinds`, and return their addresses, which are good as long as
+    `jit` lives. Reports how many had to be compiled.
 
     Raises:
         UnsupportedModel: there is no kernel for one of them.
     """
     before, started_s = jit.num_compiled, time.perf_counter()
-    for kind in kinds:
-        gemm_address(kind, isa, jit)
+    addresses = {kind: gemm_address(kind, isa, jit) for kind in kinds}
     if jit.num_compiled > before:
         taken_s = time.perf_counter() - started_s
         report(f"compiled {jit.num_compiled - before} matrix products for {isa.value} in {taken_s:.1f} s")
+    return addresses
 
 
 @contextmanager
@@ -77,7 +79,7 @@ def watching_compilation(on_first: Callable[[], None] = lambda: None) -> Iterato
         yield count
 
 
-class _Listener(event.Listener):  # type: ignore[misc]
+class _Listener(event.Listener):
     def __init__(self, count: CompileCount, on_first: Callable[[], None]) -> None:
         self._count = count
         self._on_first = on_first

@@ -16,6 +16,7 @@ from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.executors.cpu_executor import CpuExecutor
 from argosy.engine.executors.cpu_weights import pack_weights
 from argosy.errors import ConfigError
+from argosy.kernels.compile_ahead import watching_compilation
 from argosy.models.stored_weights import StoredWeight, StoredWeights
 
 PER_EXAMPLE = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -247,3 +248,15 @@ def test_settings_out_of_range_are_refused(kernel_model, settings, message):
     options = {"num_blocks": 4, "block_size": 4, "max_num_seqs": 2, "max_num_batched_tokens": 8, "max_positions": 64}
     with pytest.raises(ConfigError, match=message):
         CpuExecutor(config, pack_weights(config, stored), **(options | {"num_threads": 1} | settings))
+
+
+def test_once_it_is_there_nothing_is_compiled(kernel_driver):
+    """Prompts, chunks, decoding, split contexts, sampling of every kind, scored prompts."""
+    run = kernel_driver(block_size=16, num_blocks=128)
+    with watching_compilation() as count:
+        greedy = run.add(random_tokens(Random(1), 700), room=4)
+        kinds = [SamplingParams(temperature=0.8, top_k=5, top_p=0.9, min_p=0.01), SamplingParams(repetition_penalty=1.2)]
+        drawn = [run.add([1, 2, 3], room=4, params=params) for params in kinds]
+        scored = run.add([4, 5, 6], room=4, params=SamplingParams(prompt_logprobs=1, logprobs=2), score_prompt=True)
+        run.generate([greedy, *drawn, scored], 3, chunk=300)
+    assert count.functions == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -19,10 +20,13 @@ from argosy.engine.executors.sequence_state import SequenceState
 from argosy.engine.executors.sized_tape import LOGIT_ROWS, TOKENS
 from argosy.engine.executors.step_results import SCORED_ROWS_AT_ONCE, ComputedStep, Logits, collect_results, refuse_adapter
 from argosy.errors import ConfigError
+from argosy.kernels.compile_ahead import compile_products
 from argosy.kernels.features import Isa, choose_isa
 from argosy.kernels.jit import JitCompiler
 from argosy.kernels.team import Team
 from argosy.models.config import ModelConfig
+
+logger = logging.getLogger(__name__)
 
 
 class CpuExecutor:
@@ -83,6 +87,8 @@ class CpuExecutor:
             max_positions=max_positions,
             num_threads=num_threads,
         )
+        self._jit = JitCompiler() if jit is None else jit
+        kinds = {matrix.kind for matrix in weights.matrices()}
         builder = ProgramBuilder(
             config,
             weights,
@@ -92,8 +98,7 @@ class CpuExecutor:
             kv_dtype=kv_dtype,
             max_positions=max_positions,
             num_threads=num_threads,
-            isa=choose_isa(isa),
-            jit=JitCompiler() if jit is None else jit,
+            products=compile_products(kinds, choose_isa(isa), self._jit, logger.warning),
         )
         self._program = builder.build()
         self._inputs = StepInputs(self._buffers, self._attention.tables, block_size)
@@ -148,7 +153,7 @@ class CpuExecutor:
         """End the threads and free the pool, the buffers, the weights' reference and all sampling state."""
         self._team.close()
         self._states.clear()
-        del self._program, self._inputs, self._attention, self._logits, self._buffers, self._pool
+        del self._program, self._inputs, self._attention, self._logits, self._buffers, self._pool, self._jit
 
     def _run(self, entries: Sequence[ScheduledSequence]) -> list[SequenceResult]:
         states = [self._states[s.sequence_id] for s in entries]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from argosy.engine.executors.cpu_buffers import FloatArray, HeaderField, StepBuffers
 from argosy.engine.executors.cpu_weights import Projection
 from argosy.engine.executors.sized_tape import LOGIT_ROWS, TOKENS, Size, SizedTapeBuilder
-from argosy.kernels.features import Isa
 from argosy.kernels.gemm.abi import GemmArg
-from argosy.kernels.gemm.registry import gemm_address
-from argosy.kernels.jit import JitCompiler
 from argosy.kernels.ops_activation import GateArgs, GateFunction, gate_op, gate_quantize_op
 from argosy.kernels.ops_embed import EMBED_KINDS, EmbedArgs, embed_op
 from argosy.kernels.ops_logits import ArgMaxArgs, arg_max_op, chunk_arg_max_op, num_chunks
@@ -53,13 +51,15 @@ class NormWeights:
 
 
 class OpWriter:
-    """Appends ops to `tape`; every address comes from `buffers` or from arrays that the caller keeps alive."""
+    """Appends ops to `tape`; every address comes from `buffers` or from arrays that the caller keeps alive.
 
-    def __init__(self, tape: SizedTapeBuilder, buffers: StepBuffers, isa: Isa, jit: JitCompiler) -> None:
+    `products` are the addresses of the matrix products, by the kind of their weights.
+    """
+
+    def __init__(self, tape: SizedTapeBuilder, buffers: StepBuffers, products: Mapping[WeightKind, int]) -> None:
         self.tape = tape
         self.buffers = buffers
-        self._isa = isa
-        self._jit = jit
+        self._products = products
 
     def embed(self, matrix: PackedMatrix, scale: float) -> None:
         """Begin the residual stream with the tokens' rows of `matrix`, times `scale`."""
@@ -159,9 +159,8 @@ class OpWriter:
         args[GemmArg.OUT_STRIDE_BYTES] = out.strides[0]
         args[GemmArg.BIAS] = 0 if matrix.bias is None else matrix.bias.ctypes.data
         args[GemmArg.ACCUMULATE] = int(accumulate)
-        function = gemm_address(matrix.kind, self._isa, self._jit)
         chunk = max(1, _CHUNK_BYTES // matrix.panel_bytes)
-        self.tape.add(function, [args[arg] for arg in GemmArg], items=matrix.num_panels, chunk=chunk)
+        self.tape.add(self._products[matrix.kind], [args[arg] for arg in GemmArg], items=matrix.num_panels, chunk=chunk)
 
     def gate(self, activation: Activation, columns: int, forms: InputForms) -> None:
         """activation(gate) · up of every token, in the forms wanted."""

@@ -11,7 +11,7 @@ norm op adds it. An input is quantised by the op that makes it, unless some prod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +23,9 @@ from argosy.engine.executors.cpu_buffers import FloatArray, HeaderField, StepBuf
 from argosy.engine.executors.cpu_ops import InputForms, NormWeights, OpWriter
 from argosy.engine.executors.cpu_weights import LayerWeights, ModelWeights, Projection
 from argosy.engine.executors.sized_tape import LOGIT_ROWS, TOKENS, SizedTape, SizedTapeBuilder
-from argosy.kernels.features import Isa
-from argosy.kernels.jit import JitCompiler
 from argosy.kernels.kv_elements import KV_ELEMENTS
 from argosy.kernels.ops_rope import RopeArgs, rope_op
+from argosy.kernels.packed import WeightKind
 from argosy.kernels.tape import op_address
 from argosy.models.architectures.rope import RopeTable
 from argosy.models.config import ModelConfig, RopeConfig
@@ -63,6 +62,7 @@ class ProgramBuilder:
         pool: addresses of a layer's K and V.
         kv_dtype: element type of the pool.
         max_positions: rows of the rotary tables.
+        products: addresses of the matrix products, by the kind of their weights.
     """
 
     def __init__(
@@ -76,8 +76,7 @@ class ProgramBuilder:
         kv_dtype: str,
         max_positions: int,
         num_threads: int,
-        isa: Isa,
-        jit: JitCompiler,
+        products: Mapping[WeightKind, int],
     ) -> None:
         self._config = config
         self._weights = weights
@@ -86,8 +85,7 @@ class ProgramBuilder:
         self._pool = pool
         self._element = KV_ELEMENTS[kv_dtype]
         self._num_threads = num_threads
-        self._isa = isa
-        self._jit = jit
+        self._products = products
         self._rope = RotaryTable.build(config.rope, config.head_dim, max_positions)
         self._rope_local = self._rope
         if config.rope_local is not None:
@@ -95,11 +93,11 @@ class ProgramBuilder:
 
     def build(self) -> Program:
         """The program."""
-        keeps = (self._weights, self._buffers, self._attention, self._rope, self._rope_local, self._jit)
+        keeps = (self._weights, self._buffers, self._attention, self._rope, self._rope_local)
         return Program(self._forward(), self._logits(), keeps)
 
     def _writer(self) -> OpWriter:
-        return OpWriter(SizedTapeBuilder(self._num_threads), self._buffers, self._isa, self._jit)
+        return OpWriter(SizedTapeBuilder(self._num_threads), self._buffers, self._products)
 
     def _forward(self) -> SizedTape:
         ops = self._writer()
