@@ -23,15 +23,15 @@ _I32, _F32 = ir.IntType(32), ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
 _RADIX = 8
 
-Builder = ir.IRBuilder
-Values = list[ir.Value]
+Builder = Any
+Value = Any
 
 
 @intrinsic
 def rotate_lanes(typing_context: Any, x: Any, factor: Any) -> Any:  # noqa: ARG001
     """Transform the 8 floats at address `x` in place, and multiply them by `factor`."""
 
-    def codegen(context: Any, b: Builder, signature: Any, args: Sequence[ir.Value]) -> ir.Value:  # noqa: ARG001
+    def codegen(context: Any, b: Builder, signature: Any, args: Sequence[Value]) -> Value:  # noqa: ARG001
         x, factor = args
         _store(b, [b.fmul(_within(b, _load(b, x, 0)), _splat(b, factor))], x, [0])
         return context.get_dummy_value()
@@ -43,7 +43,7 @@ def rotate_lanes(typing_context: Any, x: Any, factor: Any) -> Any:  # noqa: ARG0
 def rotate_unit(typing_context: Any, x: Any, factor: Any) -> Any:  # noqa: ARG001
     """Transform the 64 floats at address `x` in place, and multiply them by `factor`."""
 
-    def codegen(context: Any, b: Builder, signature: Any, args: Sequence[ir.Value]) -> ir.Value:  # noqa: ARG001
+    def codegen(context: Any, b: Builder, signature: Any, args: Sequence[Value]) -> Value:  # noqa: ARG001
         x, factor = args
         offsets = range(0, UNIT * 4, LANES * 4)
         rotated = _across(b, [_within(b, _load(b, x, offset)) for offset in offsets])
@@ -67,7 +67,7 @@ def combine_eight(typing_context: Any, x: Any, stride_bytes: Any) -> Any:  # noq
 
 
 def _combiner(count: int) -> Any:
-    def codegen(context: Any, b: Builder, signature: Any, args: Sequence[ir.Value]) -> ir.Value:  # noqa: ARG001
+    def codegen(context: Any, b: Builder, signature: Any, args: Sequence[Value]) -> Value:  # noqa: ARG001
         x, stride = args
         offsets = [b.mul(stride, ir.Constant(stride.type, i)) for i in range(count)]
         _store(b, _across(b, [_load(b, x, offset) for offset in offsets]), x, offsets)
@@ -76,7 +76,7 @@ def _combiner(count: int) -> Any:
     return codegen
 
 
-def _within(b: Builder, x: ir.Value) -> ir.Value:
+def _within(b: Builder, x: Value) -> Value:
     """All three stages inside one vector: lane i becomes x[i ^ h] ± x[i], minus where bit h of i is set."""
     for half in (1, 2, 4):
         mask = ir.Constant(ir.VectorType(_I32, LANES), [lane ^ half for lane in range(LANES)])
@@ -86,7 +86,7 @@ def _within(b: Builder, x: ir.Value) -> ir.Value:
     return x
 
 
-def _across(b: Builder, values: Values) -> Values:
+def _across(b: Builder, values: list[Value]) -> list[Value]:
     """All stages over the index of `values`, whose number is a power of two."""
     half = 1
     while half < len(values):
@@ -100,23 +100,23 @@ def _across(b: Builder, values: Values) -> Values:
     return values
 
 
-def _pointer(b: Builder, x: ir.Value, offset: ir.Value | int) -> ir.Value:
+def _pointer(b: Builder, x: Value, offset: Value | int) -> Value:
     distance = ir.Constant(x.type, offset) if isinstance(offset, int) else offset
     return b.inttoptr(b.add(x, distance), ir.PointerType(_VECTOR))
 
 
-def _load(b: Builder, x: ir.Value, offset: ir.Value | int) -> ir.Value:
+def _load(b: Builder, x: Value, offset: Value | int) -> Value:
     value = b.load(_pointer(b, x, offset))
     value.align = 4
     return value
 
 
-def _store(b: Builder, values: Values, x: ir.Value, offsets: Sequence[ir.Value | int]) -> None:
+def _store(b: Builder, values: list[Value], x: Value, offsets: Sequence[Value | int]) -> None:
     for value, offset in zip(values, offsets, strict=True):
         b.store(value, _pointer(b, x, offset), align=4)
 
 
-def _splat(b: Builder, scalar: ir.Value) -> ir.Value:
+def _splat(b: Builder, scalar: Value) -> Value:
     blank = ir.Constant(_VECTOR, ir.Undefined)
     zeros = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
     return b.shuffle_vector(b.insert_element(blank, scalar, ir.Constant(_I32, 0)), blank, zeros)

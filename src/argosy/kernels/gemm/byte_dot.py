@@ -26,13 +26,12 @@ _FLIP = -128
 
 
 class ByteDot(Protocol):
-    """Sums of a few runs, for the rows of one vector.
+    """Sums of a few runs, for the rows of one vector."""
 
-    Attributes:
-        has_excess: activations are made unsigned, and the excess must be subtracted.
-    """
-
-    has_excess: bool
+    @property
+    def has_excess(self) -> bool:
+        """Activations are made unsigned, and the excess must be subtracted."""
+        ...
 
     def spread(self, e: Emitter, four: Value) -> Value:
         """Four activations, the bytes of an i32, in the form that `runs` takes."""
