@@ -15,6 +15,7 @@ from argosy.errors import ConfigError
 from argosy.sim.feeder import Feeder
 from argosy.sim.histogram import RELATIVE_ERROR
 from argosy.sim.recorder import Recorder
+from argosy.sim.replica import Failure
 from argosy.sim.results import ReplicaCost, Slo
 from argosy.sim.run_log import RunLog, config_hash
 from argosy.sim.workload.trace_request import OpenLoop
@@ -134,6 +135,17 @@ def test_gaps_between_tokens_are_the_decode_steps_of_one_request(sim):
     gaps = [step[2] - step[1] for step in heard.steps[1:]]
     assert (results.itl.count, results.itl.greatest_s) == (29, pytest.approx(max(gaps)))
     assert results.itl.mean_s == pytest.approx(sum(gaps) / 29)
+
+
+def test_a_hang_is_a_gap_between_tokens(sim):
+    recorder, bench = Recorder(), sim.bench()
+    recorder.add_replica(bench.replica)
+    bench.replica.listener = recorder
+    bench.at(0.0, lambda: bench.replica.submit(sim.request("a", output=30)))
+    bench.at(0.1, lambda: bench.replica.fail(Failure.HANG))
+    bench.at(4.1, bench.replica.recover)
+    bench.loop.run()
+    assert 4.0 < recorder.results(5.0).itl.greatest_s < 4.1
 
 
 def test_a_prompt_that_is_all_cached_has_no_gap_before_its_first_token(sim):

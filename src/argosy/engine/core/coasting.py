@@ -178,7 +178,8 @@ class Coasters:
             if due != now:
                 continue
             known = len(sequence.token_ids) + now - since
-            if sequence.capacity < known < sequence.publish_at and now + 1 < end:
+            # A full block is published the step before another is needed, so whoever lacks one has nothing to publish.
+            if known > sequence.capacity and now + 1 < end:
                 growing.append(sequence)
             else:
                 self.wake(sequence)
