@@ -34,6 +34,11 @@ def test_functions_run(tmp_path):
     assert jit.num_compiled == 1
 
 
+def test_a_function_that_is_not_there_is_our_own_mistake(tmp_path):
+    with pytest.raises(AssertionError, match="no function 'mul'"):
+        JitCompiler(tmp_path).address(ADD, "mul")
+
+
 def test_the_second_process_does_not_compile(tmp_path, monkeypatch):
     JitCompiler(tmp_path).address(ADD, "add")
     monkeypatch.setattr(jit_module, "compile_object", lambda *_: pytest.fail("compiled although it was on disk"))

@@ -19,6 +19,8 @@ I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 PTR = ir.PointerType()
 
+_CACHE_LINE_BYTES = 64
+
 OP_TYPE = ir.FunctionType(VOID, (PTR, I64, I64, I64))
 """Every op of a step: `void op(int64 *args, int64 begin, int64 end, int64 thread)`, items [begin, end)."""
 
@@ -62,6 +64,12 @@ class Emitter:
     def store(self, value: Value, base: Value, *offsets: Value | int, align: int = 1) -> None:
         """`value` to `base` plus byte offsets."""
         self.b.store(value, self.at(base, *offsets), align=align)
+
+    def prefetch(self, base: Value, offset: int, num_bytes: int) -> None:
+        """Ask for the cache lines of `num_bytes` from `base` + `offset`; the memory need not exist."""
+        for line in range(0, num_bytes, _CACHE_LINE_BYTES):
+            hints = const(I32, 0), const(I32, 3), const(I32, 1)  # for reading, into all caches, of data
+            self.call("llvm.prefetch.p0", VOID, self.at(base, offset + line), *hints)
 
     def scratch(self, type_: ir.Type) -> Value:
         """A pointer to uninitialised room for a `type_` on the stack, for the length of the call."""

@@ -47,7 +47,9 @@ class JitCompiler:
         with self._lock:
             if key not in self._engines:
                 self._engines[key] = _load(self._object(key, ir_text), self._target)
-            return int(self._engines[key].get_function_address(function))
+            address = int(self._engines[key].get_function_address(function))
+        assert address != 0, f"the module has no function {function!r}"
+        return address
 
     def _object(self, key: str, ir_text: str) -> bytes:
         path = self.folder / f"{key}.o"

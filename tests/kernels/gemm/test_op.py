@@ -63,6 +63,7 @@ def test_more_tokens_than_one_block(gemm, random_activations, rng):
     together = gemm(matrix, activations)
     expected = activations.values() @ dequantize(matrix).astype(np.float64).T
     assert np.allclose(together, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert np.array_equal(gemm(matrix, activations, out=together.copy(), accumulate=True), together + together)
     for token in (0, 15, 16, 31, 39):
         assert np.array_equal(gemm(matrix, activations.only(token))[0], together[token])
 
@@ -96,6 +97,14 @@ def test_vnni_uses_its_instruction(kind):
     assert "vpdpbusd" in assembly
     assert "zmm" in assembly
     assert "vpmaddubsw" not in assembly
+
+
+@pytest.mark.parametrize("kind", [WeightKind.Q4_0, WeightKind.Q4_1, WeightKind.Q4_K], ids=lambda k: k.value)
+def test_tiles_that_wait_for_memory_ask_ahead(kind):
+    module, name = gemm_module(kind, Isa.AVX512_VNNI)
+    assembly = compile_assembly(module, ICE_LAKE)
+    bodies = {n: assembly.split(f"\n{name}_tile{n}:")[1].split("retq")[0] for n in (1, 2, 4, 8)}
+    assert {n: "prefetcht0" in body for n, body in bodies.items()} == {1: True, 2: True, 4: False, 8: False}
 
 
 @pytest.mark.parametrize("kind", [k for k in WeightKind if (k, Isa.GENERIC) in TILES], ids=lambda k: k.value)

@@ -18,6 +18,7 @@ from argosy.kernels.features import Isa
 from argosy.kernels.gemm.lowering import LOWERINGS, Lowering
 from argosy.kernels.gemm.nibble_dot import NIBBLE_DOTS
 from argosy.kernels.gemm.op import TileInputs
+from argosy.kernels.gemm.prefetch import prefetch_ahead
 from argosy.kernels.gemm.q4_layout import (
     FACTOR_BYTES,
     GROUP,
@@ -194,6 +195,7 @@ class UnsignedTile:
 
             def group(within: Value, sums: list[Value]) -> list[Value]:
                 address = e.at(base, scales.shared_bytes, e.b.mul(within, const(I64, group_bytes)))
+                prefetch_ahead(e, address, group_bytes, num_tokens)
                 factors = scales.of_group(e, lowering, address, shared)
                 number = e.b.add(e.b.mul(index, const(I64, per_block)), within)
                 quants = e.at(address, scales.scale_bytes)

@@ -18,6 +18,7 @@ from argosy.kernels.features import Isa
 from argosy.kernels.gemm.byte_dot import SIX_BIT_DOTS
 from argosy.kernels.gemm.lowering import LOWERINGS, Lowering
 from argosy.kernels.gemm.op import TileInputs
+from argosy.kernels.gemm.prefetch import prefetch_ahead
 from argosy.kernels.gemm.q6_layout import (
     FACTOR_BYTES,
     NIBBLE_BYTES,
@@ -62,6 +63,7 @@ class Q6Tile:
             def group(within: Value, sums: list[Value]) -> list[Value]:
                 number = e.b.add(e.b.mul(index, const(I64, groups)), within)
                 subs = e.at(base, FACTOR_BYTES, e.b.mul(within, const(I64, _SUBS_PER_GROUP * sub_bytes)))
+                prefetch_ahead(e, subs, _SUBS_PER_GROUP * sub_bytes, num_tokens)
                 activations = e.at(inputs.activations, e.b.mul(number, const(I64, _GROUP)))
                 products = self._products(e, subs, activations, inputs.activation_stride, num_tokens)
                 scales = lowering.token_floats(e, inputs.scales, inputs.scale_stride, number, num_tokens)

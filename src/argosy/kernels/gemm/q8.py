@@ -17,6 +17,7 @@ from argosy.kernels.features import Isa
 from argosy.kernels.gemm.byte_dot import BYTE_DOTS
 from argosy.kernels.gemm.lowering import LOWERINGS
 from argosy.kernels.gemm.op import TileInputs
+from argosy.kernels.gemm.prefetch import prefetch_ahead
 from argosy.kernels.gemm.q8_layout import GROUP, GROUP_BYTES, NUM_RUNS, QUANTS, RUN_BYTES
 from argosy.kernels.ir import I32, I64, Emitter, Value, const, vector
 
@@ -43,6 +44,7 @@ class Q8Tile:
 
         def group(index: Value, sums: list[Value]) -> list[Value]:
             base = e.at(inputs.weights, e.b.mul(index, const(I64, GROUP_BYTES)))
+            prefetch_ahead(e, base, GROUP_BYTES, num_tokens)
             activations = e.at(inputs.activations, e.b.mul(index, const(I64, GROUP)))
             products = sum_runs(e, self.isa, e.at(base, QUANTS), activations, inputs.activation_stride, NUM_RUNS, num_tokens)
             scales = lowering.token_floats(e, inputs.scales, inputs.scale_stride, index, num_tokens)
