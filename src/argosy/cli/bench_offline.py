@@ -37,6 +37,7 @@ def offline(
     dtype: flags.DType = _ENGINE.dtype,
     kv_cache_dtype: flags.KvCacheDType = _ENGINE.kv_cache_dtype,
     device: flags.Device = _ENGINE.device,
+    executor: flags.ExecutorName = _ENGINE.executor,
     threads: flags.Threads = _ENGINE.threads,
     max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
     kv_cache_memory: flags.KvCacheMemory = None,
@@ -68,6 +69,7 @@ def offline(
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         device=device,
+        executor=executor,
         threads=threads,
         max_num_seqs=widest,
         # A whole prompt in one step, as where nobody waits for a next token.

@@ -82,7 +82,13 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_def
 DType = Annotated[str, _option("Model", "auto, float32, bfloat16 or float16.", "--dtype")]
 KvCacheDType = Annotated[str, _option("Model", "Element type of the KV cache.", "--kv-cache-dtype")]
 Device = Annotated[str, _option("Model", "cpu, cuda or cuda:INDEX.", "--device")]
-Threads = Annotated[int | None, _option("Model", "CPU threads to compute with.", "--threads", default="torch's choice")]
+ExecutorName = Annotated[
+    str, _option("Model", "auto, kernels (this package's CPU kernels, on weights as stored) or torch.", "--executor")
+]
+Threads = Annotated[
+    int | None,
+    _option("Model", "CPU threads to compute with.", "--threads", default="one per core; torch's choice for torch"),
+]
 ChatTemplate = Annotated[
     Path | None,
     _option(
