@@ -51,11 +51,12 @@ def test_poisson_gaps_have_the_mean_and_spread_of_an_exponential():
 
 
 def test_warmup_has_the_lengths_of_the_load_and_other_texts():
-    load = trace_lengths(TRACE, 2, Cut())
-    warmup = warmup_load(load, 3)
+    warmup = warmup_load(trace_lengths(TRACE, 2, Cut()), 3)
     assert [(w.prompt_tokens, w.output_tokens) for w in warmup] == [(912, 50), (912, 100), (912, 50)]
-    assert not {s.content_id for w in warmup for s in w.segments} & {s.content_id for p in load for s in p.segments}
-    assert len({w.index for w in warmup} | {p.index for p in load}) == 5
+    load = fixed_lengths(4, 8, 8)
+    warmup = warmup_load(load, 3)
+    assert len({s.content_id for p in (*warmup, *load) for s in p.segments}) == 7
+    assert len({p.index for p in (*warmup, *load)}) == 7
 
 
 @pytest.mark.parametrize(
