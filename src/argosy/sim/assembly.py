@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from argosy.cost.calibration_file import Calibration, parse_calibrations
 from argosy.cost.catalogue import find_model
@@ -18,7 +19,7 @@ from argosy.fleet.policies.routing.router import Router
 from argosy.sim.blueprint import Blueprint, blueprint_of
 from argosy.sim.config.replicas import ReplicaGroup
 from argosy.sim.config.routing import RoutingSettings
-from argosy.sim.config.simulation import KvTransferSettings, LoadedSimulation, SimulationConfig
+from argosy.sim.config.simulation import KvTransferSettings, SimulationConfig
 from argosy.sim.counted_source import CountedSource
 from argosy.sim.event_loop import EventLoop
 from argosy.sim.fleet.clients import Clients
@@ -65,7 +66,7 @@ class Assembly:
     """All parts of one simulation. Used once."""
 
     config: SimulationConfig
-    blueprints: dict[str, Blueprint]
+    blueprints: Mapping[str, Blueprint]
     loop: EventLoop
     pools: tuple[Pool, ...]
     fleet: Fleet
@@ -78,32 +79,43 @@ class Assembly:
 
 
 def assemble(
-    loaded: LoadedSimulation, *, find_spec: FindModel = find_model, sinks: Sinks | None = None, source: Source | None = None
+    config: SimulationConfig,
+    blueprints: Mapping[str, Blueprint],
+    folder: Path,
+    *,
+    sinks: Sinks | None = None,
+    source: Source | None = None,
 ) -> Assembly:
-    """Build what `loaded` describes.
+    """Build what `config` describes.
 
     Args:
-        find_spec: the shape of a model by name.
+        blueprints: of every group by its name, as `make_blueprints` makes them.
+        folder: where relative paths of trace files start.
         source: requests in place of those of the configuration's workload.
+
+    Raises:
+        ConfigError: a trace file that cannot be opened, or a KV transfer without a link.
+    """
+    streams = RandomStreams(config.seed)
+    requests = build_source(config.workload, streams, folder) if source is None else source
+    return _Assembler(config, blueprints, streams, sinks or Sinks()).assemble(requests)
+
+
+def make_blueprints(config: SimulationConfig, folder: Path, find_spec: FindModel = find_model) -> dict[str, Blueprint]:
+    """A blueprint of every group by its name.
+
+    Args:
+        folder: where a relative path of a calibration starts.
+        find_spec: the shape of a model by name.
 
     Raises:
         ConfigError: an unknown name, a model that does not fit, an impossible layout, a file that cannot be read.
     """
-    config = loaded.config
-    blueprints = make_blueprints(loaded, find_spec)
-    streams = RandomStreams(config.seed)
-    requests = build_source(config.workload, streams, loaded.folder) if source is None else source
-    return _Assembler(config, blueprints, streams, sinks or Sinks()).assemble(requests)
-
-
-def make_blueprints(loaded: LoadedSimulation, find_spec: FindModel = find_model) -> dict[str, Blueprint]:
-    """A blueprint of every group by its name. Raises `ConfigError` as `assemble`."""
-    config = loaded.config
     try:
         model = find_spec(config.model)
     except ConfigError as error:
         raise ConfigError(f"model: {error}", param="model") from None
-    calibrations = _calibrations(loaded)
+    calibrations = _calibrations(config.calibration, folder)
     blueprints = {}
     for index, group in enumerate(config.replicas):
         path = f"replicas[{index}]"
@@ -116,10 +128,10 @@ def make_blueprints(loaded: LoadedSimulation, find_spec: FindModel = find_model)
     return blueprints
 
 
-def _calibrations(loaded: LoadedSimulation) -> Sequence[Calibration]:
-    if loaded.config.calibration is None:
+def _calibrations(name: str | None, folder: Path) -> Sequence[Calibration]:
+    if name is None:
         return ()
-    path = loaded.folder / loaded.config.calibration
+    path = folder / name
     try:
         return parse_calibrations(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -130,7 +142,7 @@ def _calibrations(loaded: LoadedSimulation) -> Sequence[Calibration]:
 @dataclass(slots=True)
 class _Assembler:
     config: SimulationConfig
-    blueprints: dict[str, Blueprint]
+    blueprints: Mapping[str, Blueprint]
     streams: RandomStreams
     sinks: Sinks
     loop: EventLoop = field(default_factory=EventLoop)

@@ -127,6 +127,11 @@ def figure(svg: str, caption: str, legend: Html = NOTHING) -> Html:
     return Html(f"<figure>{legend}{svg}<figcaption>{escape(caption)}</figcaption></figure>")
 
 
+def preformatted(value: str) -> Html:
+    """Text as it stands, lines and spaces kept."""
+    return Html(f'<div class="scroll"><pre>{escape(value)}</pre></div>')
+
+
 def folded(summary: str, *parts: Html) -> Html:
     """Parts that show when the reader opens them."""
     return Html("\n".join((f"<details><summary>{escape(summary)}</summary>", *parts, "</details>")))

@@ -1,4 +1,4 @@
-"""Plots as SVG text: points and lines over linear or logarithmic axes, and stacked bars.
+"""Plots as SVG text: points, lines and areas over linear or logarithmic axes, and stacked bars.
 
 Colours are CSS variables of the page (`page.STYLE`), so that a plot follows the reader's light or dark setting. Nothing is
 told by colour alone: series differ in their marker, parts of a bar carry their name, and every mark has a title that shows
@@ -87,13 +87,24 @@ class Line:
     label: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Area:
+    """What lies between `low` and `high` at each x: (x, low, high) from left to right. Stacked areas share an edge."""
+
+    points: tuple[tuple[float, float, float], ...]
+    title: str
+    series: int = 0
+
+
 def colour(series: int) -> str:
     """CSS colour of a series."""
     return f"var(--series-{series % SERIES_COLOURS})"
 
 
-def plot(description: str, x: Axis, y: Axis, points: Sequence[Point], lines: Sequence[Line] = ()) -> str:
-    """An SVG of `lines` under `points`; `description` is what a screen reader says.
+def plot(
+    description: str, x: Axis, y: Axis, points: Sequence[Point], lines: Sequence[Line] = (), areas: Sequence[Area] = ()
+) -> str:
+    """An SVG of `areas` under `lines` under `points`; `description` is what a screen reader says.
 
     Points outside the axes are a mistake of the caller and fail an assertion.
     """
@@ -105,7 +116,8 @@ def plot(description: str, x: Axis, y: Axis, points: Sequence[Point], lines: Seq
         return _LEFT + share_x * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - share_y * (_HEIGHT - _TOP - _BOTTOM)
 
     taken = [_line_label(line, place)[2] for line in lines if line.label]
-    parts = [*_frame(x, y), *(_line(line, place) for line in lines), *_points(points, place, taken)]
+    drawn = [*(_area(area, place) for area in areas), *(_line(line, place) for line in lines)]
+    parts = [*_frame(x, y), *drawn, *_points(points, place, taken)]
     return _svg(description, _HEIGHT, parts)
 
 
@@ -149,6 +161,14 @@ def _line(line: Line, place: Place) -> str:
         right, base, _ = _line_label(line, place)
         drawn += _text(right, base, line.label, anchor="end", kind="mark")
     return drawn
+
+
+def _area(area: Area, place: Place) -> str:
+    upper = [place(x, high) for x, _, high in area.points]
+    lower = [place(x, low) for x, low, _ in reversed(area.points)]
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in [*upper, *lower]) + "z"
+    title = f"<title>{escape(area.title)}</title>"
+    return f'<path d="{path}" fill="{colour(area.series)}" fill-opacity="0.75">{title}</path>'
 
 
 def _line_label(line: Line, place: Place) -> tuple[float, float, Box]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from argosy.cost.checks import fraction, not_negative, positive
 from argosy.errors import ConfigError
@@ -21,6 +19,8 @@ from argosy.sim.fleet.single import AttemptTimeouts
 from argosy.sim.results import Slo
 from argosy.sim.settings import from_mapping, nearest
 from argosy.sim.workload.config import WorkloadConfig
+
+RECORD_FORMS = ("ndjson", "parquet", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,27 @@ class RandomCrashes:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputSettings:
+    """What `argosy simulate -o` writes beside summary and report.
+
+    Attributes:
+        records: "ndjson" or "parquet" with a record of every request, or "none"; steps: of every step as well.
+        trace_events: most events of the trace for Perfetto; 0 writes none.
+    """
+
+    records: str = "ndjson"
+    steps: bool = False
+    trace_events: int = 200_000
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for another form of records, or less than no events."""
+        if self.records not in RECORD_FORMS:
+            raise ConfigError(f"records {self.records!r} is unknown: {nearest(self.records, RECORD_FORMS)}")
+        if self.trace_events < 0:
+            raise ConfigError(f"trace_events must not be negative, got {self.trace_events}")
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationConfig:
     """What a configuration file says.
 
@@ -103,6 +124,7 @@ class SimulationConfig:
     random_crashes: RandomCrashes | None = None
     slo: Slo | None = None
     calibration: str | None = None
+    outputs: OutputSettings = field(default_factory=OutputSettings)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the setting that is impossible, alone or beside another one."""
@@ -173,15 +195,11 @@ class SimulationConfig:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSimulation:
-    """A configuration and where it came from.
-
-    Attributes:
-        folder: where relative paths in it start; values: as they stand in the file, for the log's hash.
-    """
+    """A configuration, the file that it is from, and the folder where relative paths in it start."""
 
     config: SimulationConfig
+    file: YamlFile
     folder: Path
-    values: Mapping[str, Any]
 
 
 def load_simulation(path: Path) -> LoadedSimulation:
@@ -199,4 +217,4 @@ def parse_simulation(file: YamlFile, folder: Path) -> LoadedSimulation:
         config = from_mapping(SimulationConfig, file.values, "")
     except ConfigError as error:
         raise file.located(error) from None
-    return LoadedSimulation(config, folder, file.values)
+    return LoadedSimulation(config, file, folder)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from argosy.errors import ConfigError
+from argosy.errors import ConfigError, TraceFileError
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _FLAGS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -36,16 +36,23 @@ class YamlFile:
 
     Attributes:
         name: of the file, for messages.
+        text: as it was written.
         values: plain values: mappings, lists, texts, numbers, flags, None.
         lines: by dotted path as `sim.settings` writes it, e.g. `replicas[0].engine`, the line from 1.
     """
 
     name: str
+    text: str
     values: Any
     lines: dict[str, int]
 
     def located(self, error: ConfigError) -> ConfigError:
-        """`error` with the file and the line of its `param`, or of the nearest thing around that."""
+        """`error` with the file and the line of its `param`, or of the nearest thing around that.
+
+        A fault in another file, which is named already, stays as it is.
+        """
+        if isinstance(error, TraceFileError):
+            return error
         path = error.param or ""
         while path and path not in self.lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
@@ -78,7 +85,7 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     if node is None:
         raise ConfigError(f"{name}: is empty; 'argosy simulate --example NAME' prints configurations to begin with")
     reader = _Reader(name)
-    return YamlFile(name, reader.value(node, "", 0), reader.lines)
+    return YamlFile(name, text, reader.value(node, "", 0), reader.lines)
 
 
 class _Reader:
