@@ -6,7 +6,7 @@ import pytest
 from argosy.errors import ConfigError
 from argosy.fleet.policies.routing.named import make_policy
 from argosy.fleet.policies.routing.peak_ewma import PeakEwma
-from argosy.fleet.policies.routing.pickers import BestOfSample, Softmax
+from argosy.fleet.policies.routing.pickers import BestOfSample, Softmax, best_of
 from argosy.fleet.policies.routing.replica_state import LoadReport, ReplicaInfo, ReplicaState
 from argosy.fleet.policies.routing.request import RoutingRequest
 from argosy.fleet.policies.routing.router import Router
@@ -270,3 +270,15 @@ def test_a_policy_with_weights_and_load_routes_by_both(pool):
     for i in range(40):
         route.pick(ask(i), replicas, 0.0)
     assert counts(replicas) == [30, 10]
+
+
+def test_equal_scores_go_to_fewest_requests_then_the_one_picked_longest_ago_then_any(pool):
+    replicas = pool(4)
+    for replica, last, load in zip(replicas, (3, 1, 2, 0), (1, 1, 1, 2), strict=True):
+        replica.last_picked = last
+        replica.take_report(LoadReport(0.0, num_running=load))
+    equal = [0.5] * 4
+    assert {best_of(replicas, equal, Random(seed)) for seed in range(20)} == {replicas[1]}
+    replicas[2].last_picked = 1
+    assert {best_of(replicas, equal, Random(seed)) for seed in range(40)} == {replicas[1], replicas[2]}
+    assert best_of(replicas, [0.5, 0.5, 0.5, 0.6], Random(0)) is replicas[3]
