@@ -35,7 +35,8 @@ class ArgosyPeer:
         self.llm = LLM.from_parts(self.parts)
         self.decode([[5] * 8] * 2, 3)
         info = self.parts.info
-        return {"version": argosy.__version__, "dtype": info.dtype, "kv_dtype": info.kv_dtype}
+        pool = {"kv_pool_tokens": info.num_blocks * info.block_size}
+        return {"version": argosy.__version__, "dtype": info.dtype, "kv_dtype": info.kv_dtype, **pool}
 
     def prefill(self, tokens: list[int]) -> float:
         return sum(step.wall_s for step in self._steps([tokens], 1))

@@ -6,7 +6,7 @@ from argosy.bench.generator import Run
 from argosy.bench.load import fixed_lengths
 from argosy.bench.percentiles import Percentiles
 from argosy.bench.records import RequestRecord
-from argosy.bench.serve_report import serve_report
+from argosy.bench.serve_report import requests_in_flight, serve_report
 from argosy.bench.serve_result import check_generator, rows, summarise
 from argosy.bench.slo import ServiceLevel
 from argosy.errors import ConfigError, MeasurementError
@@ -130,3 +130,14 @@ def test_the_page_stands_on_its_own_and_names_everything():
 def test_a_run_without_an_answer_still_has_a_page():
     failed = run(record(done=1.0, error="connect"))
     assert "No request was answered." in serve_report("t", [], failed, summarise(failed))
+
+
+def test_requests_in_flight_are_those_sent_and_not_yet_done():
+    whole = Run((record(sent=10.0, done=14.0), record(sent=12.0, done=20.0), record(sent=15.0, done=16.0)), 10.0, (), ())
+    curve = requests_in_flight(whole, 10.0)
+
+    def at(moment: float) -> float:
+        return max(curve, key=lambda point: -abs(point[0] - moment))[1]
+
+    assert (curve[0], curve[-1]) == ((0.0, 1.0), (10.0, 0.0))
+    assert [at(moment) for moment in (1.0, 3.0, 4.5, 5.5, 8.0)] == [1, 2, 1, 2, 1]

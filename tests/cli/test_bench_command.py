@@ -128,6 +128,15 @@ def test_a_server_that_refuses_everything_fails_with_its_reason(capsys, url, mon
     assert err.endswith("argosy: error: no request was answered\n")
 
 
+def test_a_run_whose_generator_was_late_is_refused_and_leaves_nothing(capsys, url, tmp_path):
+    page = tmp_path / "run.html"
+    load = ("--rate", "200", "--requests", "5", "--warmup", "0", "--html", str(page))
+    code, out, err = outcome(capsys, "serve", "--base-url", url, *load, "--max-lateness", "1e-9")
+    assert (code, out) == (1, "")
+    assert "the load generator sent requests up to" in err.splitlines()[-1]
+    assert not page.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -104,7 +104,7 @@ def _over_time(run: Run, result: ServeResult) -> list[Html]:
         (),
         [Line(rate, f"output tokens/s in intervals of {seconds(width_s)}")],
     )
-    flying = _in_flight(run, result.duration_s)
+    flying = requests_in_flight(run, result.duration_s)
     in_flight = plot(
         "Requests in flight over time",
         x,
@@ -129,8 +129,8 @@ def _token_times(run: Run, result: ServeResult) -> tuple[list[float], list[float
     return times, weights
 
 
-def _in_flight(run: Run, duration_s: float) -> tuple[tuple[float, float], ...]:
-    """The number in flight at evenly spaced moments."""
+def requests_in_flight(run: Run, duration_s: float) -> tuple[tuple[float, float], ...]:
+    """(seconds after the start, requests sent and not yet done) at evenly spaced moments, first and last included."""
     sent = np.sort([record.sent_s - run.started_s for record in run.records])
     done = np.sort([record.done_s - run.started_s for record in run.records])
     moments = np.linspace(0.0, duration_s, _CURVE_POINTS)
