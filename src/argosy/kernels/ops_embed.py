@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cfunc, njit
 
-from argosy.kernels.gemm import int8_layout, q4_layout, q5_layout, q6_layout, q8_layout
+from argosy.kernels.gemm import int8_layout, q2_layout, q4_layout, q5_layout, q6_layout, q8_layout
 from argosy.kernels.packed import PANEL_ROWS, WeightKind
 from argosy.kernels.pointers import (
     OP_SIGNATURE,
@@ -41,6 +41,7 @@ EMBED_KINDS: Mapping[WeightKind, int] = MappingProxyType(
                 WeightKind.Q5_K,
                 WeightKind.Q3_K,
                 WeightKind.Q6_K,
+                WeightKind.Q2_K,
                 WeightKind.INT8,
                 WeightKind.F32,
                 WeightKind.F16,
@@ -51,7 +52,7 @@ EMBED_KINDS: Mapping[WeightKind, int] = MappingProxyType(
 )
 """The kinds that the op can read, and what it calls them."""
 
-_Q4_0, _Q4_1, _Q5_0, _Q5_1, _Q8_0, _Q4_K, _Q5_K, _Q3_K, _Q6_K, _INT8, _F32, _F16, _BF16 = range(len(EMBED_KINDS))
+_Q4_0, _Q4_1, _Q5_0, _Q5_1, _Q8_0, _Q4_K, _Q5_K, _Q3_K, _Q6_K, _Q2_K, _INT8, _F32, _F16, _BF16 = range(len(EMBED_KINDS))
 
 _GROUP = 32
 _GROUPS_PER_SUPER = q4_layout.GROUPS_PER_SUPER
@@ -61,6 +62,7 @@ _HALVES_BYTES, _FACTOR_BYTES, _SUB_SCALE_BYTES = q4_layout.HALVES_BYTES, q4_layo
 _Q8_QUANTS, _Q8_GROUP_BYTES = q8_layout.QUANTS, q8_layout.GROUP_BYTES
 _SUBS, _SUB_GROUP, _SUB_SCALES = q6_layout.SUBS, q6_layout.SUB_GROUP, q6_layout.SCALE_BYTES
 _SUB_NIBBLE_BYTES, _SUPER_D_BYTES = q6_layout.NIBBLE_BYTES, q6_layout.FACTOR_BYTES
+_Q2_SUB_BYTES, _Q2_SUPER_BYTES, _Q2_SCALES = q2_layout.SUB_BYTES, q2_layout.SUPER_BYTES, q2_layout.SCALE_BYTES
 _INT8_QUANTS, _INT8_RUN_BYTES = int8_layout.FACTOR_BYTES, int8_layout.RUN_BYTES
 _Q6_SUB_BYTES, _Q3_SUB_BYTES = q6_layout.sub_group_bytes(high_bits=True), q6_layout.sub_group_bytes(high_bits=False)
 
@@ -159,6 +161,20 @@ def _sub_row(panel: int, lane: int, columns: int, six_bits: bool, scale: Any, ou
 
 
 @njit(nogil=True, cache=True)
+def _two_bit_row(panel: int, lane: int, columns: int, scale: Any, out: int) -> None:
+    """Q2_K: f16 d and m per 256 columns, u4 s and t per 16."""
+    for sub in range(columns // _SUB_GROUP):
+        head = panel + sub // _SUBS * _Q2_SUPER_BYTES
+        at = head + _FACTOR_BYTES + sub % _SUBS * _Q2_SUB_BYTES
+        factors = load_u8(at + lane)
+        d = load_f16(head + 2 * lane) * np.float32(factors & 15)
+        m = load_f16(head + _HALVES_BYTES + 2 * lane) * np.float32(factors >> 4)
+        for column in range(_SUB_GROUP):
+            q = (load_u8(at + _Q2_SCALES + 4 * lane + column % 4) >> (2 * (column // 4))) & 3
+            store_f32(out + 4 * (_SUB_GROUP * sub + column), (d * np.float32(q) - m) * scale)
+
+
+@njit(nogil=True, cache=True)
 def _int8_row(panel: int, lane: int, columns: int, scale: Any, out: int) -> None:
     """INT8: f32 d per row of the panel."""
     d = load_f32(panel + 4 * lane)
@@ -197,6 +213,8 @@ def embed_op(args: Any, begin: int, end: int, thread: int) -> None:  # noqa: ARG
             _super_row(panel, lane, columns, kind == _Q5_K, scale, out)
         elif kind <= _Q6_K:
             _sub_row(panel, lane, columns, kind == _Q6_K, scale, out)
+        elif kind == _Q2_K:
+            _two_bit_row(panel, lane, columns, scale, out)
         elif kind == _INT8:
             _int8_row(panel, lane, columns, scale, out)
         else:
