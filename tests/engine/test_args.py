@@ -102,3 +102,21 @@ def test_every_setting_of_the_scheduler_reaches_it():
     assert {name: getattr(config, name) for name in settings} == settings
     assert (config.num_blocks, config.max_model_len, config.kv_dtype, config.chunk_alignment) == (9, 50, "float16", 16)
     assert config.max_waiting == 10 + 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "param"),
+    [
+        ({"executor": "kernel"}, "executor must be auto, kernels, torch, got 'kernel'", "executor"),
+        ({"executor": "kernels", "device": "cuda"}, "executor kernels runs on device cpu, got 'cuda'", "executor"),
+        ({"executor": "kernels", "dtype": "bfloat16"}, "so dtype must be auto, got 'bfloat16'", "dtype"),
+        ({"weights": "int4"}, "weights must be auto, stored, int8, got 'int4'", "weights"),
+        ({"weights": "int8"}, "set executor to kernels", "weights"),
+        ({"weights": "stored", "executor": "torch"}, "set executor to kernels", "weights"),
+    ],
+)
+def test_executor_and_weights(settings, message, param):
+    with pytest.raises(ConfigError, match=message) as caught:
+        EngineArgs("m", **settings)
+    assert caught.value.param == param
+    EngineArgs("m", executor="kernels", weights="int8")

@@ -38,6 +38,7 @@ def offline(
     kv_cache_dtype: flags.KvCacheDType = _ENGINE.kv_cache_dtype,
     device: flags.Device = _ENGINE.device,
     executor: flags.ExecutorName = _ENGINE.executor,
+    weights: flags.Weights = _ENGINE.weights,
     threads: flags.Threads = _ENGINE.threads,
     max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
     kv_cache_memory: flags.KvCacheMemory = None,
@@ -70,6 +71,7 @@ def offline(
         kv_cache_dtype=kv_cache_dtype,
         device=device,
         executor=executor,
+        weights=weights,
         threads=threads,
         max_num_seqs=widest,
         # A whole prompt in one step, as where nobody waits for a next token.

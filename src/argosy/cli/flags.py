@@ -85,6 +85,7 @@ Device = Annotated[str, _option("Model", "cpu, cuda or cuda:INDEX.", "--device")
 ExecutorName = Annotated[
     str, _option("Model", "auto, kernels (this package's CPU kernels, on weights as stored) or torch.", "--executor")
 ]
+Weights = Annotated[str, _option("Model", "How the CPU kernels keep weights: auto, stored or int8.", "--weights")]
 Threads = Annotated[
     int | None,
     _option("Model", "CPU threads to compute with.", "--threads", default="one per core; torch's choice for torch"),

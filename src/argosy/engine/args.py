@@ -30,6 +30,7 @@ _COUNTS = (
 
 KV_DTYPES = ("float32", "bfloat16", "float16")
 EXECUTORS = ("auto", "kernels", "torch")
+WEIGHTS = ("auto", "stored", "int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class EngineArgs:
         device: "cpu", "cuda" or "cuda:<index>".
         executor: what runs the steps: "kernels" (this package's CPU kernels, on weights as stored), "torch", or "auto": the
             kernels on a CPU if they can run the model and `dtype` is "auto", else torch.
+        weights: how the CPU kernels keep weights: "stored", as the files have them; "int8", rotated and rounded to bytes
+            with a scale per row, activations with one per token; "auto" is "stored".
         threads: CPU threads to compute with; None is one per physical core that this process may use for the kernels, and
             leaves torch's own choice for torch.
         max_model_len: longest sequence in tokens, prompt and output; None is the model's own limit. Capped to the KV pool.
@@ -70,6 +73,7 @@ class EngineArgs:
     kv_cache_dtype: str = "auto"
     device: str = "cpu"
     executor: str = "auto"
+    weights: str = "auto"
     threads: int | None = None
     max_model_len: int | None = None
     max_num_seqs: int = 64
@@ -113,6 +117,10 @@ class EngineArgs:
             )
         if self.executor not in EXECUTORS:
             raise ConfigError(f"executor must be {', '.join(EXECUTORS)}, got {self.executor!r}", param="executor")
+        if self.weights not in WEIGHTS:
+            raise ConfigError(f"weights must be {', '.join(WEIGHTS)}, got {self.weights!r}", param="weights")
+        if self.weights != "auto" and self.executor != "kernels":
+            raise ConfigError(f"weights {self.weights} needs the CPU kernels: set executor to kernels", param="weights")
         if self.executor == "kernels" and self.device != "cpu":
             raise ConfigError(f"executor kernels runs on device cpu, got {self.device!r}: use torch", param="executor")
         if self.executor == "kernels" and self.dtype != "auto":

@@ -15,6 +15,7 @@ from argosy.engine.core.scheduler import Scheduler
 from argosy.engine.executor_choice import build_executor, chooses_kernels
 from argosy.engine.monotonic_clock import MonotonicClock
 from argosy.engine.step_loop import StepLoop
+from argosy.engine.step_recorder import OnRecord, RecordingScheduler
 from argosy.errors import ConfigError
 from argosy.models.cache import Progress
 from argosy.models.loaded import LoadedModel
@@ -34,8 +35,16 @@ class EngineParts:
     clock: Clock
 
 
-def build_parts(args: EngineArgs, *, progress: Progress | None = None, sink: StatsSink | None = None) -> EngineParts:
+def build_parts(
+    args: EngineArgs,
+    *,
+    progress: Progress | None = None,
+    sink: StatsSink | None = None,
+    on_record: OnRecord | None = None,
+) -> EngineParts:
     """Fetch the model if need be, load it, and set up executor and scheduler.
+
+    With `on_record` the scheduler tells it of everything, on the engine's thread; see `RecordingScheduler`.
 
     Sets the number of torch's threads, for the whole process: to `args.threads` if that says one and torch runs the model;
     to 1 where the kernels do, whose threads those of torch would only stand in the way of.
@@ -62,10 +71,12 @@ def build_parts(args: EngineArgs, *, progress: Progress | None = None, sink: Sta
         # The loader calls it by what it does there; the user knows it by the name of the setting.
         message = error.message.replace("max_positions", "max_model_len")
         raise ConfigError(message, param="max_model_len") from None
-    return assemble(args, loaded, sink=sink)
+    return assemble(args, loaded, sink=sink, on_record=on_record)
 
 
-def assemble(args: EngineArgs, loaded: LoadedModel, *, sink: StatsSink | None = None) -> EngineParts:
+def assemble(
+    args: EngineArgs, loaded: LoadedModel, *, sink: StatsSink | None = None, on_record: OnRecord | None = None
+) -> EngineParts:
     """Set up executor and scheduler for a loaded model; it must have been loaded as `args` says.
 
     Raises:
@@ -74,10 +85,11 @@ def assemble(args: EngineArgs, loaded: LoadedModel, *, sink: StatsSink | None = 
     built = build_executor(args, loaded)
     executor, config = built.executor, built.config
     clock = MonotonicClock()
+    scheduler = Scheduler(config) if on_record is None else RecordingScheduler(config, on_record=on_record, clock=clock)
     rng = random.Random(args.seed)  # noqa: S311, it seeds samples, it guards nothing
     return EngineParts(
         step_loop=StepLoop(
-            Scheduler(config),
+            scheduler,
             executor,
             loaded.tokenizer,
             clock=clock,

@@ -68,12 +68,14 @@ def _build_kernels(args: EngineArgs, loaded: LoadedModel) -> BuiltExecutor:
 
     compile_ops(logger.warning)
     from argosy.engine.executors.cpu_executor import CpuExecutor
+    from argosy.engine.executors.cpu_int8_weights import quantize_weights
     from argosy.engine.executors.cpu_weights import pack_weights
     from argosy.kernels.cores import usable_cores
 
     assert loaded.stored is not None
     torch.set_num_threads(1)
-    weights = pack_weights(loaded.config, loaded.stored)
+    read = quantize_weights if args.weights == "int8" else pack_weights
+    weights = read(loaded.config, loaded.stored)
     kv_dtype = KERNELS_KV_DTYPE if args.kv_cache_dtype == "auto" else args.kv_cache_dtype
     config = _scheduler_config(args, loaded, kv_dtype)
     executor = CpuExecutor(

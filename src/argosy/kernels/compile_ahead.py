@@ -22,6 +22,7 @@ from argosy.kernels.packed import WeightKind
 
 OP_MODULES = (
     "quantize_activations",
+    "hadamard",
     "ops_embed",
     "ops_norm",
     "ops_rope",

@@ -15,6 +15,7 @@ from gguf.quants import dequantize, quantize
 from argosy.engine.core.plan import BlockCopy, NewSequence, ScheduledSequence, SequenceResult, StepPlan
 from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.executors.cpu_executor import CpuExecutor
+from argosy.engine.executors.cpu_int8_weights import quantize_weights
 from argosy.engine.executors.cpu_weights import pack_weights
 from argosy.engine.executors.torch_executor import TorchExecutor
 from argosy.models.architectures.attention import SingleSequenceAttention
@@ -201,12 +202,19 @@ class KernelDriver(Driver):
     """A driver of the CPU kernels; tracks keep the logits of every position in place of hidden states."""
 
     def __init__(
-        self, config: ModelConfig, stored: StoredWeights, *, num_blocks: int = 256, block_size: int = 4, **settings
+        self,
+        config: ModelConfig,
+        stored: StoredWeights,
+        *,
+        num_blocks: int = 256,
+        block_size: int = 4,
+        int8: bool = False,
+        **settings,
     ) -> None:
         options = {"max_num_seqs": 16, "max_num_batched_tokens": 2048, "max_positions": 2304, "num_threads": 2} | settings
         self.config = config
         self.block_size = block_size
-        weights = pack_weights(config, stored)
+        weights = quantize_weights(config, stored) if int8 else pack_weights(config, stored)
         self.executor = CpuExecutor(config, weights, num_blocks=num_blocks, block_size=block_size, **options)
         self.free = list(range(num_blocks))
         self._introduced = set()

@@ -83,15 +83,26 @@ def test_every_kind_of_weight(kernel_driver, kernel_model, quantized_inputs, ful
     assert_close_to(logits_of(track), full_logits(reference, track.tokens[: track.computed]))
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "windows"])
+@pytest.mark.parametrize("name", NAMES)
+def test_rotated_bytes_come_near_the_decoder(kernel_driver, kernel_model, full_logits, name):
+    """Every weight and activation is rounded to 8 bits under one scale for a row; a rotation left out, or applied twice,
+    would leave nothing of the logits."""
+    run = kernel_driver(name, "F32", block_size=16, int8=True)
+    track = run.add(random_tokens(Random(1), 60), room=4)
+    run.generate([track], 3, chunk=32)
+    expected = full_logits(kernel_model(name, "F32")[2], track.tokens[: track.computed])
+    assert (logits_of(track) - expected).abs().mean() <= 0.12 * expected.std()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "windows", "int8"])
 @PER_EXAMPLE
 @given(random=st.integers(0, 2**32 - 1).map(Random), block_size=st.sampled_from([1, 4, 16]))
 def test_company_chunks_threads_and_blocks_change_no_bit(kernel_driver, name, random, block_size):
     """Random prompts cut into random chunks, prefill beside decode, prefixes in shared blocks, forks by block copy."""
     num_threads, kv_dtype = random.choice([1, 2, 3]), random.choice(["float32", "bfloat16", "float16"])
-    run = kernel_driver(
-        name, block_size=block_size, num_blocks=1600 // block_size, num_threads=num_threads, kv_dtype=kv_dtype
-    )
+    model = {"name": "biased", "matrix_type": "F32", "int8": True} if name == "int8" else {"name": name}
+    model["kv_dtype"] = kv_dtype
+    run = kernel_driver(block_size=block_size, num_blocks=1600 // block_size, num_threads=num_threads, **model)
     random.shuffle(run.free)
     root = run.add(random_tokens(random, random.choice([3, 40, 280])), room=6)
     tracks = [(root, 0, ())]  # track, root positions it needs first, copies on its first step
@@ -117,7 +128,7 @@ def test_company_chunks_threads_and_blocks_change_no_bit(kernel_driver, name, ra
         random.shuffle(chunks)
         if chunks:
             run.step(chunks, copies=step_copies)
-    lone = kernel_driver(name, block_size=16, num_blocks=100, num_threads=1, kv_dtype=kv_dtype)
+    lone = kernel_driver(block_size=16, num_blocks=100, num_threads=1, **model)
     for track, first, _ in tracks:
         alone = lone.add(track.tokens[: track.num_prompt], room=6)
         lone.generate([alone], 4)

@@ -23,8 +23,9 @@ from argosy.engine.core.invariants import InvariantViolated
 from argosy.engine.core.plan import Coasting
 from argosy.engine.core.request import Sequence, SequenceStatus
 
-# A sequence that is due sooner than this is not worth setting aside.
+# A sequence that may end in the next step has to be listed there.
 _LEAST_STEPS = 2
+_FOR_EVER = 2**62
 _by_rank = attrgetter("rank")
 _NEVER = (-1, -1, -1)
 
@@ -62,8 +63,23 @@ class Foresight(NamedTuple):
     contexts: tuple[int, ...]
 
 
-# When a sequence began to coast, when its next event is, and when it will have ended, all in `Coasters.num_done`. A plain
-# tuple since one is made for every block of every sequence.
+class Events(NamedTuple):
+    """What a step is to those who coast; each list by rank.
+
+    Attributes:
+        growing: need another block for it.
+        filling: will have filled a block after it, which can be published.
+        must_plan: somebody may end with it, or takes and fills a block, as blocks of one token make them, or does neither,
+            since the cache was reset.
+    """
+
+    growing: list[Sequence]
+    filling: list[Sequence]
+    must_plan: bool
+
+
+# Since when a sequence has coasted (or was given its tokens), when its next event is, and when it will have ended, all in
+# `Coasters.num_done`. A plain tuple since one is made for every block of every sequence.
 _Coast = tuple[int, int, int]
 
 
@@ -124,15 +140,13 @@ class Coasters:
         )
 
     def begin(self, sequence: Sequence) -> None:
-        """Let a running sequence coast, if it may and nothing is due soon."""
+        """Let a running sequence coast, if it may and does not end in the next step."""
         if not self.may_coast(sequence):
             return
         now, end = self.num_done, self.num_done + self.steps_to_end(sequence)
-        due = self._place_of_event(sequence, len(sequence.token_ids), end)
-        if due - now < _LEAST_STEPS:
+        if end - now < _LEAST_STEPS:
             return
-        self._coasts[sequence] = (now, due, end)
-        self._list(sequence, due)
+        self._await_event(sequence, now, len(sequence.token_ids), end)
         base = sequence.num_computed - now
         self._sum_of_bases += base
         if self._limits:
@@ -153,46 +167,58 @@ class Coasters:
         coast = self._coasts.pop(sequence, None)
         if coast is None:
             return
-        since = coast[0]
-        base = sequence.num_computed - since
+        base = sequence.num_computed - coast[0]
         self._sum_of_bases -= base
         if self._limits:
             del self._bases[bisect_left(self._bases, base)]
-        steps = self.num_done - since
-        first = sequence.num_output
-        sequence.token_ids.extend(self._outputs.output_ids(sequence.sequence_id, first, first + steps))
-        sequence.num_computed += steps
+        self._give_tokens(sequence, coast[0])
 
     def num_known(self, sequence: Sequence) -> int:
         """Tokens known of one who coasts, those that are not in its `token_ids` yet included."""
         return len(sequence.token_ids) + self.num_done - self._coasts[sequence][0]
 
-    def take_due(self) -> list[Sequence]:
-        """Wake everyone who fills a block or ends in the next step; return those who only need another block, by rank.
-
-        These coast on; once they have the block, `go_on` must be called for each.
-        """
-        now, growing = self.num_done, []
-        for sequence in self._due.pop(now, ()):
+    def events(self) -> Events:
+        """What the next step is to those who coast. Mutates nothing."""
+        now, growing, filling, must_plan = self.num_done, [], [], False
+        for sequence in self._due.get(now, ()):
             since, due, end = self._coasts.get(sequence, _NEVER)
             if due != now:
                 continue
             known = len(sequence.token_ids) + now - since
-            # A full block is published the step before another is needed, so whoever lacks one has nothing to publish.
-            if known > sequence.capacity and now + 1 < end:
+            grows, fills = known > sequence.capacity, known >= sequence.publish_at
+            if now + 1 >= end or grows is fills:
+                must_plan = True
+            elif grows:
                 growing.append(sequence)
             else:
-                self.wake(sequence)
+                filling.append(sequence)
         if len(growing) > 1:
             growing.sort(key=_by_rank)
+        if len(filling) > 1:
+            filling.sort(key=_by_rank)
+        return Events(growing, filling, must_plan)
+
+    def take_due(self) -> list[Sequence]:
+        """Wake everyone to whom something is due, but those who only need another block: they are returned, by rank.
+
+        These coast on; once they have the block, `go_on` must be called for each.
+        """
+        growing = self.events().growing
+        for sequence in self._due.pop(self.num_done, ()):
+            if sequence not in growing and self._coasts.get(sequence, _NEVER)[1] == self.num_done:
+                self.wake(sequence)
         return growing
 
-    def go_on(self, sequence: Sequence, known: int) -> None:
-        """One who coasts and knows `known` tokens has got another block."""
+    def go_on(self, sequence: Sequence) -> None:
+        """One who coasts has got another block, or published one."""
         since, _, end = self._coasts[sequence]
-        due = self._place_of_event(sequence, known, end)
-        self._coasts[sequence] = (since, due, end)
-        self._list(sequence, due)
+        self._await_event(sequence, since, len(sequence.token_ids) + self.num_done - since, end)
+
+    def catch_up(self, sequence: Sequence) -> None:
+        """Give one who coasts, and coasts on, the tokens of its steps so far. `go_on` must follow."""
+        since, due, end = self._coasts[sequence]
+        self._give_tokens(sequence, since)
+        self._coasts[sequence] = (self.num_done, due, end)
 
     def awake(self, running: list[Sequence]) -> list[Sequence]:
         """Those of `running` who do not coast, in the same order."""
@@ -205,11 +231,13 @@ class Coasters:
             self.wake(sequence)
         self._due.clear()
 
-    def skip(self, max_steps: int) -> int:
-        """Let up to `max_steps` steps pass in which nobody is due, and return how many."""
-        steps = min(max_steps, min(self._due, default=self.num_done) - self.num_done)
-        self.num_done += steps
-        return steps
+    def drop_due(self) -> None:
+        """What the next step is to those who coast has been seen to."""
+        self._due.pop(self.num_done, None)
+
+    def steps_to_due(self) -> int:
+        """Steps in which nothing is due to anybody; 0 if something is in the next one."""
+        return min(self._due) - self.num_done if self._due else _FOR_EVER
 
     def check_invariants(self, running: ListLike[Sequence]) -> None:
         """Raise `InvariantViolated` if someone coasts who should not, or sums are wrong. O(sequences)."""
@@ -226,16 +254,22 @@ class Coasters:
             if not holds:
                 raise InvariantViolated(what)
 
-    def _place_of_event(self, sequence: Sequence, known: int, end: int) -> int:
-        """The first step, counted like `num_done`, that takes a block, fills one to publish, or may end the sequence."""
-        return min(self.num_done + min(sequence.capacity + 1, sequence.publish_at) - known, end - 1)
-
-    def _list(self, sequence: Sequence, due: int) -> None:
+    def _await_event(self, sequence: Sequence, since: int, known: int, end: int) -> None:
+        """List a sequence under the first step that takes a block, fills one to publish, or may end it."""
+        due = min(self.num_done + min(sequence.capacity + 1, sequence.publish_at) - known, end - 1)
+        self._coasts[sequence] = (since, due, end)
         listed = self._due.get(due)
         if listed is None:
             self._due[due] = [sequence]
         else:
             listed.append(sequence)
+
+    def _give_tokens(self, sequence: Sequence, since: int) -> None:
+        steps = self.num_done - since
+        if steps:
+            first = sequence.num_output
+            sequence.token_ids.extend(self._outputs.output_ids(sequence.sequence_id, first, first + steps))
+            sequence.num_computed += steps
 
     def _capped(self, limit: int) -> int:
         """Sum over those who coast of min(computed + 1, limit)."""

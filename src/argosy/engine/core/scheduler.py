@@ -278,18 +278,38 @@ class Scheduler:
         return Foresight(num_steps, len(running), context_tokens, contexts)
 
     def skip(self, max_steps: int) -> int:
-        """Plan and commit together up to `max_steps` steps in which everybody coasts and nothing else happens.
+        """Plan and commit together up to `max_steps` steps in which everybody coasts.
 
-        Returns how many there were, 0 if the next step must be planned. The state afterwards is what as many calls of
-        `schedule` and `commit` would have left.
+        The state afterwards is what as many calls of `schedule` and `commit` would have left, and the pool's numbers of
+        held and cached blocks are the same after each of the steps. So a call covers those up to the next that takes or
+        fills a block, and one more call what follows.
+
+        Returns:
+            How many there were; 0, and nothing changed, if the next step must be planned.
         """
         assert self._in_flight is None, "the plan in flight must be committed first"
-        coasters, running = self._coasters, self._roster.running
+        coasters, running, queue = self._coasters, self._roster.running, self._roster.queue
         if coasters is None or not running or len(coasters) < len(running) or self._unsent_endings:
             return 0
-        if self._roster.queue and len(running) < self.config.max_num_seqs and not self._is_refused(self._roster.queue.head):
+        if queue and len(running) < self.config.max_num_seqs and not self._is_refused(queue.head):
             return 0
-        steps = coasters.skip(max_steps)
+        steps = min(max_steps, coasters.steps_to_due())
+        if steps <= 0:
+            growing, filling, must_plan = coasters.events()
+            if max_steps < 1 or must_plan or len(growing) > self.kv.num_available:
+                return 0
+            coasters.drop_due()
+            for sequence in growing:
+                self.kv.grow(sequence, coasters.num_known(sequence))
+                coasters.go_on(sequence)
+            steps = 1 if filling else min(max_steps, coasters.steps_to_due())
+            coasters.num_done += steps
+            for sequence in filling:
+                coasters.catch_up(sequence)
+                self.kv.publish(sequence)
+                coasters.go_on(sequence)
+        else:
+            coasters.num_done += steps
         self._step += steps
         return steps
 
@@ -366,9 +386,8 @@ class Scheduler:
         coasters = self._coasters
         for sequence in self._attended():
             if coasters is not None and sequence in coasters:
-                known = coasters.num_known(sequence)
-                if self._make_room(sequence, known, preempted):
-                    coasters.go_on(sequence, known)
+                if self._make_room(sequence, coasters.num_known(sequence), preempted):
+                    coasters.go_on(sequence)
                 continue
             num_behind -= 1
             start = sequence.num_computed

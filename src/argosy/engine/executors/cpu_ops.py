@@ -10,6 +10,7 @@ from argosy.engine.executors.cpu_buffers import FloatArray, HeaderField, StepBuf
 from argosy.engine.executors.cpu_weights import Projection
 from argosy.engine.executors.sized_tape import LOGIT_ROWS, TOKENS, Size, SizedTapeBuilder
 from argosy.kernels.gemm.abi import GemmArg
+from argosy.kernels.hadamard import RotateArgs, rotate_quantize_tokens_op
 from argosy.kernels.ops_activation import GateArgs, GateFunction, gate_op, gate_quantize_op
 from argosy.kernels.ops_embed import EMBED_KINDS, EmbedArgs, embed_op
 from argosy.kernels.ops_logits import ArgMaxArgs, arg_max_op, chunk_arg_max_op, num_chunks
@@ -29,16 +30,32 @@ _GATE_FUNCTIONS = {"silu": GateFunction.SILU, "gelu_tanh": GateFunction.GELU_TAN
 
 @dataclass(frozen=True, slots=True)
 class InputForms:
-    """In which forms the matrices of a projection take their input."""
+    """In which forms the matrices of a projection take their input.
 
-    quantized: bool
+    Attributes:
+        floats: as f32.
+        quantized: as bytes with a scale per 32.
+        token_block: as bytes with a scale per token, after rotation by this Hadamard block; 0 for not so, and then none of
+            the others.
+    """
+
     floats: bool
+    quantized: bool
+    token_block: int = 0
 
     @classmethod
     def of(cls, projection: Projection) -> InputForms:
         """What `projection` needs."""
         kinds = {part.kind for part in projection.parts}
-        return cls(quantized=bool(kinds - FLOAT_KINDS), floats=bool(kinds & FLOAT_KINDS))
+        if kinds == {WeightKind.INT8}:
+            return cls(floats=False, quantized=False, token_block=projection.input_block)
+        assert WeightKind.INT8 not in kinds, "weights with a scale per row share no input with others"
+        return cls(floats=bool(kinds & FLOAT_KINDS), quantized=bool(kinds - FLOAT_KINDS))
+
+    @property
+    def needs_floats_first(self) -> bool:
+        """Whether f32 must be written, if only to be quantised from."""
+        return self.floats or self.token_block > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +115,9 @@ class OpWriter:
             rows=rows_address,
             out=b.normed.ctypes.data,
         )
-        if forms.floats:
+        if forms.needs_floats_first:
             self.tape.add_sized(op_address(rms_norm_op), args, size=size)
-            if forms.quantized:
-                self._quantize(b.normed, columns, size)
+            self._quantize(b.normed, columns, forms, size)
             return
         args = args._replace(
             out=self._scratch(),
@@ -111,14 +127,20 @@ class OpWriter:
         )
         self.tape.add_sized(op_address(rms_norm_quantize_op), args, size=size)
 
-    def quantize_attended(self) -> None:
-        """Quantise what attention gave."""
-        self._quantize(self.buffers.attended, self.buffers.attended.shape[1], TOKENS)
+    def quantize_attended(self, forms: InputForms) -> None:
+        """Bring what attention gave, as f32, into the forms wanted."""
+        self._quantize(self.buffers.attended, self.buffers.attended.shape[1], forms, TOKENS)
 
-    def _quantize(self, x: FloatArray, columns: int, size: Size) -> None:
+    def _quantize(self, x: FloatArray, columns: int, forms: InputForms, size: Size) -> None:
+        """Quantise `x` if that is among `forms`."""
         b = self.buffers
         addresses = (b.quantized.ctypes.data, b.scales.ctypes.data, b.scale_sums.ctypes.data)
-        self.tape.add_sized(op_address(quantize_groups_op), (x.ctypes.data, x.strides[0], columns, *addresses), size=size)
+        args = (x.ctypes.data, x.strides[0], columns, *addresses)
+        if forms.token_block:
+            rotate = RotateArgs(*args, block=forms.token_block)
+            self.tape.add_sized(op_address(rotate_quantize_tokens_op), rotate, size=size)
+        elif forms.quantized:
+            self.tape.add_sized(op_address(quantize_groups_op), args, size=size)
 
     def project(
         self,
@@ -154,7 +176,8 @@ class OpWriter:
             args[GemmArg.ACTIVATION_STRIDE_BYTES] = padded
             args[GemmArg.SCALES] = b.scales.ctypes.data
             args[GemmArg.SCALED_SUMS] = b.scale_sums.ctypes.data
-            args[GemmArg.SCALE_STRIDE_BYTES] = padded // GROUP * b.scales.itemsize
+            scales_per_token = 1 if matrix.kind is WeightKind.INT8 else padded // GROUP
+            args[GemmArg.SCALE_STRIDE_BYTES] = scales_per_token * b.scales.itemsize
         args[GemmArg.OUT] = out.ctypes.data + column * out.itemsize
         args[GemmArg.OUT_STRIDE_BYTES] = out.strides[0]
         args[GemmArg.BIAS] = 0 if matrix.bias is None else matrix.bias.ctypes.data
@@ -174,10 +197,9 @@ class OpWriter:
             groups_per_item=_GATE_GROUPS_PER_ITEM,
             out=b.activated.ctypes.data,
         )
-        if forms.floats:
+        if forms.needs_floats_first:
             self.tape.add_sized(op_address(gate_op), args, size=TOKENS, items_each=items_each)
-            if forms.quantized:
-                self._quantize(b.activated, columns, TOKENS)
+            self._quantize(b.activated, columns, forms, TOKENS)
             return
         args = args._replace(
             out=self._scratch(),

@@ -6,7 +6,7 @@
     logits:   final norm of the wanted rows → head → softcap, greatest
 
 (+) adds to the residual stream. Where a norm follows the block first (Gemma), the product goes to `branch`, and the next
-norm op adds it. An input is quantised by the op that makes it, unless some product of it has floating-point weights.
+norm op adds it. An input is quantised by the op that makes it, unless some product of it needs f32, or it is rotated first.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ProgramBuilder:
             self._mlp_block(ops, layer)
             branch_weight = layer.mlp_post_norm
         if branch_weight is not None:
-            ops.norm(self._norm(self._weights.final_norm, branch_weight), InputForms(quantized=False, floats=True))
+            ops.norm(self._norm(self._weights.final_norm, branch_weight), InputForms(floats=True, quantized=False))
         return ops.tape.build()
 
     def _attention_block(self, ops: OpWriter, index: int, layer: LayerWeights, branch_weight: FloatArray | None) -> None:
@@ -137,10 +137,9 @@ class ProgramBuilder:
         heads = config.num_heads + 2 * config.num_kv_heads
         ops.tape.add_sized(op_address(rope_op), args, size=TOKENS, items_each=heads, chunk=4)
         forms = InputForms.of(layer.attention_output)
-        only_quantized = forms.quantized and not forms.floats
-        done = self._attention.append(ops.tape, b, index, pool, quantize=only_quantized)
-        if forms.quantized and not done:
-            ops.quantize_attended()
+        by_attention = forms.quantized and not forms.needs_floats_first
+        if not self._attention.append(ops.tape, b, index, pool, quantize=by_attention):
+            ops.quantize_attended(forms)
         self._to_stream(ops, layer.attention_output, b.attended, layer.attention_post_norm)
 
     def _mlp_block(self, ops: OpWriter, layer: LayerWeights) -> None:
@@ -158,7 +157,7 @@ class ProgramBuilder:
             ops.project(projection, floats, self._buffers.branch)
 
     def _logits(self) -> SizedTape:
-        ops, b, head = self._writer(), self._buffers, Projection((self._weights.head,))
+        ops, b, head = self._writer(), self._buffers, self._weights.head
         norm = self._norm(self._weights.final_norm)
         ops.norm_rows(norm, InputForms.of(head), b.logit_rows.ctypes.data, LOGIT_ROWS)
         ops.project(head, b.normed, b.logits, count=HeaderField.NUM_LOGIT_ROWS)

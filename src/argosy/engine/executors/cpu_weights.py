@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from argosy.kernels.pack_ggml import pack
 from argosy.kernels.packed import PANEL_ROWS, PackedMatrix, concat_rows
 from argosy.models.config import ModelConfig
-from argosy.models.stored_weights import StoredWeight, StoredWeights
+from argosy.models.stored_weights import StoredWeights
 
 FloatArray = NDArray[np.float32]
 
@@ -21,10 +21,13 @@ FloatArray = NDArray[np.float32]
 class Projection:
     """Matrices that read one input and whose outputs lie side by side, e.g. Q, K and V.
 
-    Neighbours of one kind are one matrix; `parts` are what is left, in the order of the output columns.
+    Attributes:
+        parts: in the order of the output columns; neighbours of one kind are one matrix.
+        input_block: the Hadamard block by which the input is rotated first (`kernels/rotation.py`), 1 for none.
     """
 
     parts: tuple[PackedMatrix, ...]
+    input_block: int = 1
 
     @property
     def rows(self) -> int:
@@ -61,12 +64,12 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """All weights of a dense decoder. `head` is `embedding` where the two are tied."""
+    """All weights of a dense decoder. The matrix of `head` is `embedding` where the two are tied."""
 
     embedding: PackedMatrix
     layers: tuple[LayerWeights, ...]
     final_norm: FloatArray
-    head: PackedMatrix
+    head: Projection
 
     @property
     def num_bytes(self) -> int:
@@ -83,7 +86,7 @@ class ModelWeights:
 
     def matrices(self) -> list[PackedMatrix]:
         """Every packed matrix once."""
-        found = [self.embedding] if self.head is self.embedding else [self.embedding, self.head]
+        found = [self.embedding, *(part for part in self.head.parts if part is not self.embedding)]
         for layer in self.layers:
             for projection in (layer.qkv, layer.attention_output, layer.gate_up, layer.down):
                 found += projection.parts
@@ -97,57 +100,66 @@ def pack_weights(config: ModelConfig, stored: StoredWeights) -> ModelWeights:
         UnsupportedModel: a tensor's type has no kernel.
         ModelFileError: a file was damaged since it was opened.
     """
-    reader = _Reader(config, stored)
-    layers = []
-    for layer in range(config.num_layers):
-        layers.append(reader.layer(f"model.layers.{layer}."))
-        stored.release()
-    embedding = reader.matrix("model.embed_tokens")
-    head = embedding if config.tie_embeddings else reader.matrix("lm_head")
-    final_norm = reader.norm("model.norm.weight")
-    stored.release()
-    return ModelWeights(embedding, tuple(layers), final_norm, head)
+    return WeightReader(config, stored).read()
 
 
-class _Reader:
-    """Looks weights up by name and packs them."""
+class WeightReader:
+    """Looks weights up by name and packs them as they are stored."""
 
-    def __init__(self, config: ModelConfig, stored: Mapping[str, StoredWeight]) -> None:
-        self._config = config
-        self._stored = stored
+    def __init__(self, config: ModelConfig, stored: StoredWeights) -> None:
+        self.config = config
+        self.stored = stored
+
+    def read(self) -> ModelWeights:
+        """All weights."""
+        layers = []
+        for layer in range(self.config.num_layers):
+            layers.append(self.layer(f"model.layers.{layer}."))
+            self.stored.release()
+        embedding = self.matrix("model.embed_tokens")
+        head = self.head(embedding)
+        final_norm = self.norm("model.norm")
+        self.stored.release()
+        return ModelWeights(embedding, tuple(layers), final_norm, head)
+
+    def head(self, embedding: PackedMatrix) -> Projection:
+        """The output head."""
+        return Projection((embedding,)) if self.config.tie_embeddings else self.projection("lm_head")
 
     def layer(self, prefix: str) -> LayerWeights:
-        has_post_norms = self._config.architecture == "gemma3"
+        """The layer whose weights' names begin with `prefix`."""
+        has_post_norms = self.config.architecture == "gemma3"
         attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
         # Gemma gives the name of Llama's second norm to the one behind attention.
-        second = f"{prefix}post_attention_layernorm.weight"
+        second = f"{prefix}post_attention_layernorm"
         return LayerWeights(
-            attention_norm=self.norm(f"{prefix}input_layernorm.weight"),
+            attention_norm=self.norm(f"{prefix}input_layernorm"),
             qkv=self.projection(*(f"{attention}{part}_proj" for part in "qkv")),
-            q_norm=self.norm(f"{attention}q_norm.weight") if self._config.qk_norm else None,
-            k_norm=self.norm(f"{attention}k_norm.weight") if self._config.qk_norm else None,
+            q_norm=self.norm(f"{attention}q_norm") if self.config.qk_norm else None,
+            k_norm=self.norm(f"{attention}k_norm") if self.config.qk_norm else None,
             attention_output=self.projection(f"{attention}o_proj"),
             attention_post_norm=self.norm(second) if has_post_norms else None,
-            mlp_norm=self.norm(f"{prefix}pre_feedforward_layernorm.weight" if has_post_norms else second),
+            mlp_norm=self.norm(f"{prefix}pre_feedforward_layernorm" if has_post_norms else second),
             gate_up=self.projection(f"{mlp}gate_proj", f"{mlp}up_proj"),
             down=self.projection(f"{mlp}down_proj"),
-            mlp_post_norm=self.norm(f"{prefix}post_feedforward_layernorm.weight") if has_post_norms else None,
+            mlp_post_norm=self.norm(f"{prefix}post_feedforward_layernorm") if has_post_norms else None,
         )
+
+    def projection(self, *names: str) -> Projection:
+        """Matrices of one input."""
+        return Projection(tuple(_joined([self.matrix(name) for name in names])))
 
     def matrix(self, name: str) -> PackedMatrix:
         """The matrix called `name`, with its bias if it has one."""
-        weight, bias = self._stored[f"{name}.weight"], self._stored.get(f"{name}.bias")
+        weight, bias = self.stored[f"{name}.weight"], self.stored.get(f"{name}.bias")
         packed = pack(weight.type, weight.read())
         return packed if bias is None else packed.with_bias(bias.floats())
 
-    def projection(self, *names: str) -> Projection:
-        matrices = [self.matrix(name) for name in names]
-        return Projection(tuple(_joined(matrices)))
-
     def norm(self, name: str) -> FloatArray:
-        weight = self._stored[name]
+        """The factors of a norm."""
+        weight = self.stored[f"{name}.weight"]
         values = weight.floats()
-        return values if weight.includes_offset else values + np.float32(self._config.norm_offset)
+        return values if weight.includes_offset else values + np.float32(self.config.norm_offset)
 
 
 def _joined(matrices: Sequence[PackedMatrix]) -> list[PackedMatrix]:
