@@ -19,6 +19,7 @@ from argosy.cli import (
     models_command,
     plan_command,
     serve_command,
+    simulate_command,
     version_command,
 )
 from argosy.cli.flags import in_flags
@@ -35,6 +36,7 @@ Examples:
   argosy chat smollm2-135m      talk to it in the terminal
   argosy models                 the models known by name, and which are here
   argosy plan --help            what a model takes: devices, memory, latency, price
+  argosy simulate --help        a fleet under a workload, on a virtual clock
 
 Every command explains itself with --help. A model is a known name, a .gguf file, a folder with safetensors files,
 or hf:org/name[:file].
@@ -51,6 +53,7 @@ app.command("serve", epilog=serve_command.EPILOG)(serve_command.serve)
 app.command("chat", epilog=chat_command.EPILOG)(chat_command.chat)
 app.add_typer(models_command.app, name="models")
 app.add_typer(plan_command.app, name="plan", short_help="Plan what to buy for a model and how to shard it.")
+app.command("simulate", epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.add_typer(bench_command.app, name="bench", short_help="Measure the engine, or a server under load.")
 app.command("doctor")(doctor_command.doctor)
 app.command("version")(version_command.version)

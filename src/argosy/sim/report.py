@@ -30,8 +30,8 @@ def simulation_report(
         page.paragraph(_lead(run, config), "lead"),
         page.paragraph(f"{'Not a steady state: ' if results.stability.is_unstable else ''}{results.stability}."),
         page.cards(_cards(run)),
-        page.section("Latency", _latency_table(run), *latencies),
-        page.section("Over time", *TimePlots(run).all()),
+        page.section("Latency", _latency_table(run), page.panels(latencies)),
+        page.section("Over time", page.panels(TimePlots(run).all())),
         page.section("Requests", page.table(("", ""), _ends(run, config.slo), numbers=(1,))),
         page.section("Replicas", *_replicas(results.replicas)),
         page.section("What the figures stand on", _provenance(blueprints), page.bullets(_assumptions())),
@@ -58,8 +58,10 @@ def _lead(run: SimulationRun, config: SimulationConfig) -> str:
 def _cards(run: SimulationRun) -> list[tuple[str, str]]:
     results = run.results
     cards = [
-        ("TTFT p50 / p99", f"{seconds(results.ttft.p50_s)} / {seconds(results.ttft.p99_s)}"),
-        ("TPOT mean / p99", f"{seconds(results.tpot.mean_s)} / {seconds(results.tpot.p99_s)}"),
+        ("TTFT, median", seconds(results.ttft.p50_s)),
+        ("TTFT, p99", seconds(results.ttft.p99_s)),
+        ("TPOT, mean", seconds(results.tpot.mean_s)),
+        ("TPOT, p99", seconds(results.tpot.p99_s)),
         ("requests answered", f"{significant(results.requests_per_s)}/s"),
         ("output tokens", f"{count(results.output_tokens_per_s)}/s"),
     ]

@@ -90,6 +90,13 @@ class Windows(Generic[W]):
             self.windows.append(self._make())
         return self.windows[index]
 
+    def coarsened(self, most_windows: int) -> Windows[W]:
+        """At most so many windows (at least 2), each the sum of neighbours; these stay as they are."""
+        coarse = Windows(self._make, self.width_s, most_windows)
+        for index, window in enumerate(self.windows):
+            coarse.at((index + 0.5) * self.width_s).absorb(window)
+        return coarse
+
     def rows(self, make: Callable[[float, W], Any]) -> list[Any]:
         """`make(start in seconds, window)` for every window."""
         return [make(index * self.width_s, window) for index, window in enumerate(self.windows)]

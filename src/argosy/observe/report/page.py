@@ -70,6 +70,12 @@ svg .limit {{ stroke: var(--text); stroke-width: 3; }}
 svg .part {{ stroke: var(--quiet); stroke-width: 1; }}
 .key {{ display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; font-size: .875rem; padding: 0; list-style: none; }}
 .key i {{ display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin-right: .4rem; }}
+.panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: .4rem 2rem; }}
+.panels figure {{ margin: .6rem 0; }}
+.panels figcaption {{ color: var(--text); font-size: .95rem; font-weight: 600; }}
+.panels svg {{ font-size: 15px; }}
+.panels svg .tick {{ font-size: 14px; }}
+pre {{ font-size: .8rem; line-height: 1.45; background: var(--soft); border-radius: .5rem; padding: .8rem 1rem; }}
 @media print {{ body {{ padding: 0; }} .scroll {{ overflow: visible; }} h2 {{ break-after: avoid; }}
   figure, tr {{ break-inside: avoid; }} }}
 """
@@ -130,6 +136,17 @@ def figure(svg: str, caption: str, legend: Html = NOTHING) -> Html:
 def preformatted(value: str) -> Html:
     """Text as it stands, lines and spaces kept."""
     return Html(f'<div class="scroll"><pre>{escape(value)}</pre></div>')
+
+
+def panels(parts: Iterable[Html]) -> Html:
+    """Small plots beside each other, as many as there is room for; those that are `NOTHING` take none."""
+    shown = "\n".join(part for part in parts if part)
+    return Html(f'<div class="panels">{shown}</div>' if shown else "")
+
+
+def panel(title: str, svg: str, legend: Html = NOTHING) -> Html:
+    """A small plot under its title."""
+    return Html(f"<figure><figcaption>{escape(title)}</figcaption>{svg}{legend}</figure>")
 
 
 def folded(summary: str, *parts: Html) -> Html:

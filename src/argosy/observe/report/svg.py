@@ -54,7 +54,7 @@ class Axis:
         if self.log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             decades = math.log10(self.high / self.low)
-            digits = (1.0,) if decades > 4 else (1.0, 2.0, 5.0) if decades > 1 else tuple(map(float, range(1, 10)))
+            digits = (1.0,) if decades > 4 else (1.0, 2.0, 5.0) if decades > 1 else (1.0, 2.0, 3.0, 5.0, 7.0)
             candidates = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
         else:
             raw = (self.high - self.low) / 5
