@@ -214,11 +214,20 @@ class TestAffinityOfOtherKinds:
         assert picked[10] is not picked[0]
 
     def test_a_replica_with_room_for_an_adapter_goes_before_one_that_must_drop_one(self, pool, router):
-        full, roomy = replicas = pool(2, max_adapters=1)
-        full.adapters = frozenset({"x"})
-        route = router("least_work", adapter_load_tokens=100.0)
-        assert route.pick(ask(adapter_id="a", prompt=90), replicas, 0.0).replica is roomy
-        assert route.pick(ask(prompt=90), replicas, 0.0).replica is full
+        for seed in range(10):
+            full, roomy = replicas = pool(2, max_adapters=1)
+            full.adapters = frozenset({"x"})
+            route = router("least_work", seed, adapter_load_tokens=100.0)
+            assert route.pick(ask(adapter_id="a", prompt=90), replicas, 0.0).replica is roomy
+            assert route.pick(ask(prompt=90), replicas, 0.0).replica is full
+
+    def test_tokens_held_are_work_at_their_price(self, pool, router):
+        """0.05 x 2000 tokens held against 60 and 140 prompt tokens still to compute."""
+        for pending, better in ((60, "computing"), (140, "holding")):
+            holding, computing = replicas = [ReplicaState(ReplicaInfo(name)) for name in ("holding", "computing")]
+            holding.take_report(LoadReport(0.0, active_tokens=2000))
+            computing.booked.prefill_tokens = pending
+            assert router("least_work", held_token_cost=0.05).pick(ask(), replicas, 0.0).replica.replica_id == better
 
     def test_the_cheaper_replica_until_it_is_the_busier_one(self, router):
         cheap, dear = (
