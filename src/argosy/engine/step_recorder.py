@@ -263,7 +263,9 @@ def read_records(lines: Iterable[str]) -> tuple[SchedulerConfig, list[Record]]:
                 raise ConfigError(f"line {number}: the recording stopped at its limit; record fewer requests")
             if kind == "header":
                 if (value["format"], value["version"]) != (FORMAT, FORMAT_VERSION):
-                    raise ConfigError(f"line {number}: {value['format']} {value['version']} is not {FORMAT} {FORMAT_VERSION}")
+                    raise ConfigError(
+                        f"line {number}: {value['format']} {value['version']} is not {FORMAT} {FORMAT_VERSION}"
+                    )
                 config = SchedulerConfig(**value["scheduler"])
             else:
                 records.append(_record(_KINDS[kind], value["values"]))

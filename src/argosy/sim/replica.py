@@ -247,9 +247,9 @@ class Replica:
     def _submit_to_scheduler(self, request: TraceRequest, now_s: float) -> tuple[Sequence, tuple[int, ...]]:
         """The sequence of a request, and the answer that it is to be given.
 
-        Only a prefix cache looks at what tokens say; without one, all are alike.
+        Only a prefix cache and tokens that end an answer look at what tokens say; without them, all are alike.
         """
-        if self.scheduler.config.enable_prefix_caching:
+        if self.scheduler.config.enable_prefix_caching or request.end_token_ids:
             vocab_size = self._executor.vocab_size
             prompt, answer = request.token_ids(vocab_size), request.answer_token_ids(vocab_size)
         else:
@@ -261,6 +261,7 @@ class Replica:
                 self._params(request.output_tokens),
                 now_s,
                 seed=0,
+                eos_token_ids=request.end_token_ids,
                 priority=request.priority,
                 cache_salt=request.tenant,
             )
@@ -273,7 +274,7 @@ class Replica:
         if params is None:
             if len(self._params_of) >= _MOST_PARAMS:
                 self._params_of.clear()
-            params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+            params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
             self._params_of[max_tokens] = params
         return params
 

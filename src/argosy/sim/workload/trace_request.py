@@ -89,6 +89,11 @@ class TraceRequest:
         """The answer's content, `output_tokens` in all: what a later turn of the session repeats in its prompt."""
         return self.output_segments or (Segment(content_id("answer", self.request_id), self.output_tokens),)
 
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """Tokens that end the answer before it has `output_tokens`; none, unless it is one that a model gave."""
+        return frozenset()
+
     def arriving_at(self, arrival_s: float) -> TraceRequest:
         """The same request at another time, in seconds."""
         return TraceRequest(
