@@ -11,7 +11,7 @@ from argosy.sim.replica import Replica
 from argosy.sim.results import Distribution, ReplicaCost, ReplicaResults, SimulationResults, Slo
 from argosy.sim.run_log import RecordLog
 from argosy.sim.stability import judge
-from argosy.sim.time_series import TimeSeries
+from argosy.sim.time_series import TimeSeries, Window
 from argosy.sim.workload.trace_request import TraceRequest
 
 
@@ -159,12 +159,13 @@ class Recorder:
             self._log.steps(replica.name, span)
         sums, series, ends_s = self._replicas[replica.name], self.series, span.ends_s
         start_s, decoding = span.start_s, span.num_decoding
-        if series.at(ends_s[-1]) is series.at(ends_s[0]):
-            self._add_to_window(sums, span, ends_s[-1], ends_s[-1] - start_s, len(ends_s))
+        window = series.at(ends_s[-1])
+        if len(ends_s) == 1 or series.at(ends_s[0]) is window:
+            _add_to_window(window, sums, span, ends_s[-1] - start_s, len(ends_s))
         else:
             begin_s = start_s
             for end_s in ends_s:
-                self._add_to_window(sums, span, end_s, end_s - begin_s, 1)
+                _add_to_window(series.at(end_s), sums, span, end_s - begin_s, 1)
                 begin_s = end_s
         if decoding:
             # A sequence that decodes got its last token when the step before ended, be it a moment ago or longer.
@@ -186,24 +187,6 @@ class Recorder:
         sums.prefix_query_tokens += span.prefix_query_tokens
         sums.prefix_hit_tokens += span.prefix_hit_tokens
         sums.peak_held = max(sums.peak_held, span.kv_blocks_held)
-
-    def _add_to_window(self, sums: _ReplicaSums, span: StepSpan, end_s: float, busy_s: float, num_steps: int) -> None:
-        """Count `num_steps` steps of `span`, which took `busy_s` in all, in the window of `end_s`."""
-        window = self.series.at(end_s)
-        window.busy_s += busy_s
-        window.running += busy_s * span.num_running
-        window.waiting += busy_s * span.num_waiting
-        window.kv_held += busy_s * span.kv_blocks_held
-        window.kv_cached += busy_s * span.kv_blocks_cached
-        window.kv_blocks += busy_s * sums.num_blocks
-        window.energy_j += busy_s * sums.watts
-        window.steps += num_steps
-        window.tokens += num_steps * span.num_tokens
-        window.prefill_tokens += num_steps * span.num_prefill_tokens
-        window.generated_tokens += num_steps * span.num_generated_tokens
-        window.preemptions += span.num_preemptions
-        window.prefix_query_tokens += span.prefix_query_tokens
-        window.prefix_hit_tokens += span.prefix_hit_tokens
 
     def results(self, duration_s: float) -> SimulationResults:
         """The figures of a run of `duration_s` simulated seconds."""
@@ -244,6 +227,24 @@ class Recorder:
 
     def _is_measured(self, request: TraceRequest) -> bool:
         return self._from_s <= request.arrival_s < self._until_s
+
+
+def _add_to_window(window: Window, sums: _ReplicaSums, span: StepSpan, busy_s: float, num_steps: int) -> None:
+    """Count `num_steps` steps of `span`, which took `busy_s` in all, in `window`."""
+    window.busy_s += busy_s
+    window.running += busy_s * span.num_running
+    window.waiting += busy_s * span.num_waiting
+    window.kv_held += busy_s * span.kv_blocks_held
+    window.kv_cached += busy_s * span.kv_blocks_cached
+    window.kv_blocks += busy_s * sums.num_blocks
+    window.energy_j += busy_s * sums.watts
+    window.steps += num_steps
+    window.tokens += num_steps * span.num_tokens
+    window.prefill_tokens += num_steps * span.num_prefill_tokens
+    window.generated_tokens += num_steps * span.num_generated_tokens
+    window.preemptions += span.num_preemptions
+    window.prefix_query_tokens += span.prefix_query_tokens
+    window.prefix_hit_tokens += span.prefix_hit_tokens
 
 
 def _replica_results(name: str, sums: _ReplicaSums, duration_s: float) -> ReplicaResults:

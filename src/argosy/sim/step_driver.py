@@ -1,9 +1,10 @@
 """Lets a scheduler and an executor run steps in simulated time, many uneventful ones as a single event.
 
-A run is a number of steps of which only the last may end a sequence. When it begins, the times of all of them are known;
-they are committed when the run is over, or when somebody looks or interferes before that: then those that are over are
-committed, the one in flight is planned, and the run ends with it. What comes out is what would have come out of one event
-per step, to the last bit: the scheduler says how far it can be foreseen, and does the same things in the same order.
+A run is a number of steps of which only the last may end a sequence. When it begins, the times of all of them are known,
+and nothing else is done; they are planned and committed when the run is over, or when somebody looks or interferes before
+that: then those that are over are committed, the one in flight is planned, and if something is to change the run ends with
+it. What comes out is what would have come out of one event per step, to the last bit: the scheduler says how far it can be
+foreseen, and does the same things in the same order.
 
     ends_s     0         1         2         3     n
                |--step 0-|--step 1-|--step 2-| ... |
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from argosy.engine.core.coasting import Foresight
 from argosy.engine.core.events import OutputEvent
 from argosy.engine.core.plan import SequenceResult, StepPlan, StepResult
 from argosy.engine.core.scheduler import Scheduler
@@ -39,13 +41,26 @@ class _Counters(NamedTuple):
     prefix_hit_tokens: int
 
 
-@dataclass(slots=True)
-class _Run:
-    """See the module. `index` is the step in flight, `plan` and `results` are of it."""
+class _Planned(NamedTuple):
+    """A step in flight: its plan, and what it will give."""
 
-    ends_s: list[float]
     plan: StepPlan
     results: tuple[SequenceResult, ...]
+
+
+@dataclass(slots=True)
+class _Run:
+    """See the module.
+
+    Attributes:
+        index: the step in flight, or to be planned.
+        planned: that step, once it is planned.
+        ahead: what was foreseen of a run of several steps.
+    """
+
+    ends_s: list[float]
+    planned: _Planned | None
+    ahead: Foresight | None = None
     index: int = 0
 
     @property
@@ -150,8 +165,10 @@ class StepDriver:
         self._paused = False
         run, self._run = self._run, None
         if run is not None:
-            nothing = tuple([SequenceResult(entry.sequence_id, (), (), (), "") for entry in run.plan.sequences])
-            self._scheduler.commit(run.plan, StepResult(run.plan.step, nothing, 0.0), self._loop.now_s())
+            assert run.planned is not None, "whoever drops a step has interrupted it"
+            plan = run.planned.plan
+            nothing = tuple([SequenceResult(entry.sequence_id, (), (), (), "") for entry in plan.sequences])
+            self._scheduler.commit(plan, StepResult(plan.step, nothing, 0.0), self._loop.now_s())
 
     def _begin_if_idle(self) -> None:
         if self._run is None and not self._paused and self._scheduler.has_work:
@@ -166,17 +183,20 @@ class StepDriver:
             return
         ahead = None if self._one_by_one else self._scheduler.foresee(self._reach)
         durations_s = None if ahead is None or ahead.num_steps < 2 else self._executor.foreseen_s(ahead)
-        plan = self._scheduler.schedule(now_s)
-        assert plan is not None, "there is work"
+        planned = None
         if durations_s is None:
+            plan = self._schedule(now_s)
             _, results, duration_s = self._executor.execute(plan)
-            durations_s = [duration_s]
-        else:
-            results = self._executor.answer(plan)
+            planned, durations_s, ahead = _Planned(plan, results), [duration_s], None
         slowdown = self.slowdown
         ends_s = list(itertools.accumulate([duration * slowdown for duration in durations_s], initial=now_s))
-        self._run = _Run(ends_s, plan, results)
+        self._run = _Run(ends_s, planned, ahead)
         self._await_end(self._run)
+
+    def _schedule(self, now_s: float) -> StepPlan:
+        plan = self._scheduler.schedule(now_s)
+        assert plan is not None, "there is work"
+        return plan
 
     def _await_end(self, run: _Run) -> None:
         if self._end is not None:
@@ -190,65 +210,82 @@ class StepDriver:
         self._reach = min(_MOST_AHEAD, max(self._reach, 2 * run.num_steps))
         self._run = None
         events = self._commit(run)
-        self._tell(run, 1)
         self._on_events(events)
         self._begin_if_idle()
 
     def _advance(self, run: _Run, index: int) -> None:
         """Commit the steps of `run` before `index`, and plan that one."""
         while run.index < index:
+            num_steps = 0 if run.planned is not None else self._scheduler.skip(index - run.index)
+            if num_steps:
+                self._tell_skipped(run, num_steps)
+                run.index += num_steps
+                continue
+            self._plan(run)
             events = self._commit(run)
             assert not any(event.finish_reason for event in events), "only the last step of a run ends a sequence"
-            num_steps = 1 + self._scheduler.skip(index - run.index - 1)
-            self._tell(run, num_steps)
-            run.index += num_steps
-            plan = self._scheduler.schedule(run.ends_s[run.index])
-            assert plan is not None, "a run goes on while its sequences live"
-            run.plan, run.results = plan, self._executor.answer(plan)
+            run.index += 1
+        self._plan(run)
+
+    def _plan(self, run: _Run) -> None:
+        """Let the step `run.index` be in flight."""
+        if run.planned is None:
+            plan = self._schedule(run.ends_s[run.index])
+            run.planned = _Planned(plan, self._executor.answer(plan))
 
     def _commit(self, run: _Run) -> list[OutputEvent]:
+        """Commit the step in flight and tell of it."""
+        assert run.planned is not None, "a step is planned before it is over"
+        (plan, results), run.planned = run.planned, None
         start_s, end_s = run.ends_s[run.index : run.index + 2]
-        events = self._scheduler.commit(run.plan, StepResult(run.plan.step, run.results, end_s - start_s), end_s)
-        if self._check:
-            self._scheduler.check_invariants()
-        return events
-
-    def _tell(self, run: _Run, num_steps: int) -> None:
-        """Tell of the step just committed and of those skipped behind it."""
-        start_s, ends_s = run.ends_s[run.index], run.ends_s[run.index + 1 : run.index + 1 + num_steps]
-        begin_s = start_s
-        for end_s in ends_s:
-            self.busy_s += end_s - begin_s
-            begin_s = end_s
-        if self._on_span is None:
-            return
-        plan, coasting, scheduler = run.plan, run.plan.coasting, self._scheduler
-        kv, before, after = scheduler.kv, self._told, self._counters()
-        self._told = after
+        events = self._scheduler.commit(plan, StepResult(plan.step, results, end_s - start_s), end_s)
+        coasting = plan.coasting
         decoding, context, generated = coasting.num_sequences, coasting.context_tokens, coasting.num_sequences
         width = self._executor.decode_width
-        for (_, token_ids, start, _, samples, num_output, _, _), result in zip(plan.sequences, run.results, strict=True):
+        for (_, token_ids, start, _, samples, num_output, _, _), result in zip(plan.sequences, results, strict=True):
             decoding += samples and num_output > 0 and len(token_ids) <= width
             context += start
             generated += len(result.token_ids)
+        sequences = len(plan.sequences) + coasting.num_sequences
+        self._tell(
+            plan.step,
+            [start_s, end_s],
+            (sequences, decoding, plan.num_tokens, plan.num_prefill_tokens, context, generated),
+        )
+        return events
+
+    def _tell_skipped(self, run: _Run, num_steps: int) -> None:
+        """Tell of the next `num_steps` steps of `run`, which were skipped: everybody decoded one token in each."""
+        ahead, first = run.ahead, run.index
+        assert ahead is not None, "only what was foreseen is skipped"
+        count = ahead.num_sequences
+        context = ahead.context_tokens + first * count
+        step = self._scheduler.num_steps - num_steps + 1
+        self._tell(step, run.ends_s[first : first + num_steps + 1], (count, count, count, 0, context, count))
+
+    def _tell(self, step: int, times_s: list[float], work: tuple[int, int, int, int, int, int]) -> None:
+        """Tell of steps from `step` on: `times_s` are the start of the first and the ends of all; `work` is of each."""
+        if self._check:
+            self._scheduler.check_invariants()
+        for begin_s, end_s in itertools.pairwise(times_s):
+            self.busy_s += end_s - begin_s
+        if self._on_span is None:
+            return
+        scheduler, before = self._scheduler, self._told
+        kv, self._told = scheduler.kv, self._counters()
         self._on_span(
             StepSpan(
-                first_step=plan.step,
-                start_s=start_s,
-                ends_s=ends_s,
-                num_sequences=len(plan.sequences) + coasting.num_sequences,
-                num_decoding=decoding,
-                num_tokens=plan.num_tokens,
-                num_prefill_tokens=plan.num_prefill_tokens,
-                context_tokens=context,
-                num_generated_tokens=generated,
+                step,
+                times_s[0],
+                times_s[1:],
+                *work,
                 num_running=scheduler.num_running,
                 num_waiting=scheduler.num_waiting,
                 kv_blocks_held=kv.num_held,
                 kv_blocks_cached=kv.num_cached,
-                num_preemptions=after.preemptions - before.preemptions,
-                prefix_query_tokens=after.prefix_query_tokens - before.prefix_query_tokens,
-                prefix_hit_tokens=after.prefix_hit_tokens - before.prefix_hit_tokens,
+                num_preemptions=self._told.preemptions - before.preemptions,
+                prefix_query_tokens=self._told.prefix_query_tokens - before.prefix_query_tokens,
+                prefix_hit_tokens=self._told.prefix_hit_tokens - before.prefix_hit_tokens,
             )
         )
 
