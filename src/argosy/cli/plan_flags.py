@@ -282,6 +282,7 @@ OneWeights = Annotated[
 OneKv = Annotated[str, _option("Layout", "bf16, fp8 or int8.", "--kv")]
 
 Top = Annotated[int, _option("Output", "Plans to show.", "--top", parse_count, metavar="N")]
+Verify = Annotated[bool, _option("Output", "Run the plans in the simulator, and compare.", "--verify")]
 Explain = Annotated[
     bool,
     _option("Output", "Explain sharding, formats, chunk size, KV, speculation and pools from the figures.", "--explain"),

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import typer
 
 from argosy.cli import plan_flags as flags
 from argosy.cli.terminal import print_json
+
+if TYPE_CHECKING:
+    from argosy.planner.serving_answer import ServingAnswer
+    from argosy.planner.serving_question import ServingQuestion
+    from argosy.planner.verify import Verification
 
 EPILOG = """\
 \b
@@ -18,6 +26,9 @@ Examples:
         --device h100-sxm:16@2.1-2.9 --weights bf16
   from a trace of what runs today, twice as much of it, with a report to hand on
     argosy plan serve qwen3-30b-a3b --trace requests.csv --trace-scale 2 --device l40s --html plan.html
+  do the plans hold in the simulator, with the production scheduler?
+    argosy plan serve llama-3.3-70b --qps 5 --input-tokens 1000 --output-tokens 300 \\
+        --ttft 2s@p95 --tpot 50ms@p95 --device h100-sxm:16 --top 3 --verify
   does speculation pay?
     argosy plan serve llama-3.3-70b --qps 0.5 --input-tokens 1000 --output-tokens 300 \\
         --device h100-sxm:8 --draft llama-3.2-1b --acceptance 0.7
@@ -62,6 +73,7 @@ def serve(
     engine: flags.Engine = "vllm",
     expert_imbalance: flags.ExpertImbalance = 0.0,
     top: flags.Top = 5,
+    verify: flags.Verify = False,
     explain: flags.Explain = False,
     as_json: flags.AsJson = False,
     html: flags.HtmlFile = None,
@@ -113,11 +125,27 @@ def serve(
         from argosy.planner.serving_report import serving_report
 
         html.write_text(serving_report(question, answer), encoding="utf-8")
+    verified = _verified(question, answer, trace) if verify else []
     if as_json:
-        print_json(answer.to_json() | ({"explanations": [reason.to_json() for reason in reasons]} if explain else {}))
+        described = answer.to_json()
+        described |= {"explanations": [reason.to_json() for reason in reasons]} if explain else {}
+        described |= {"verified": [one.to_json() for one in verified]} if verify else {}
+        print_json(described)
     else:
         from argosy.cli.plan_serving_tables import show_serving
 
-        show_serving(question, answer, reasons)
+        show_serving(question, answer, reasons, verified)
         flags.say_where(html)
     raise typer.Exit(0 if answer.best is not None else flags.NO_PLAN)
+
+
+def _verified(question: ServingQuestion, answer: ServingAnswer, trace: Path | None) -> list[Verification]:
+    """Every plan in the simulator, with progress on stderr."""
+    from argosy.cli.simulate_progress import simulation_progress
+    from argosy.planner.verify import verify_plans
+    from argosy.planner.verify_traffic import TraceTraffic
+
+    traced = None if trace is None else TraceTraffic.of(trace)
+    with simulation_progress() as report:
+        shown = verify_plans(question, answer, trace=traced, report=lambda number, progress: report(progress))  # noqa: ARG005
+        return list(shown)

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from argosy.cli.plan_tables import bar_cells, bar_key, facts, heading, legend, memory_bar, plan_console, print_table
+from argosy.cli.plan_verify_tables import show_verifications
 from argosy.cost.quantity import Grade
 from argosy.observe.report.figures import count, seconds, share, si, significant, usd, usd_range
 from argosy.planner.explanation import Explanation
@@ -21,6 +22,7 @@ from argosy.planner.serving_answer import (
 )
 from argosy.planner.serving_question import ServingQuestion, Slo
 from argosy.planner.serving_words import alternatives, headline_percentile, memory_parts, slo_words, traffic_words
+from argosy.planner.verify import Verification
 
 _STEP_FILLS = {
     "compute": ("█", "blue"),
@@ -30,8 +32,13 @@ _STEP_FILLS = {
 }
 
 
-def show_serving(question: ServingQuestion, answer: ServingAnswer, reasons: Sequence[Explanation] = ()) -> None:
-    """Print `answer` on standard output, and `reasons` behind its first plan."""
+def show_serving(
+    question: ServingQuestion,
+    answer: ServingAnswer,
+    reasons: Sequence[Explanation] = (),
+    verified: Sequence[Verification] = (),
+) -> None:
+    """Print `answer` on standard output, `reasons` behind its first plan, and how its plans fared in the simulator."""
     console = plan_console()
     console.print(f"{answer.model}: {traffic_words(question.traffic)}", style="bold")
     console.print(f"service level: {slo_words(question.slo)}; {answer.evaluated:,} plans judged", style="dim")
@@ -46,6 +53,8 @@ def show_serving(question: ServingQuestion, answer: ServingAnswer, reasons: Sequ
         _show_reasons(console, answer.plans)
         for reason in reasons:
             _show_explanation(console, reason)
+        if verified:
+            show_verifications(console, verified)
     legend(console)
 
 

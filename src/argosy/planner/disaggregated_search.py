@@ -21,6 +21,7 @@ from argosy.cost.serving_arithmetic import transfer_s
 from argosy.cost.serving_time import PrefillTime, prefill_time, step_cadence_s
 from argosy.planner.curve import Curve, state_grid
 from argosy.planner.engines import MAX_SEQUENCES_PER_RANK, Engine
+from argosy.planner.offers import Offer
 from argosy.planner.open_loop import OpenLoop, open_loop
 from argosy.planner.serving_question import ServingQuestion
 from argosy.planner.serving_search import BATCHES, Grid, misses, replica_counts, variability_of
@@ -235,11 +236,11 @@ def prefill_queue(worker: PrefillWorker, replicas: int, question: ServingQuestio
     )
 
 
-def transfer_link(prefill: Engine, decode: Engine, devices: int) -> Link | None:
+def transfer_link(prefill: Offer, decode: Offer, devices: int) -> Link | None:
     """The link between pools of `devices` in all: within a node if all fit in one, else the slower network of both."""
-    if prefill.offer.device == decode.offer.device and devices <= prefill.offer.topology.devices_per_node:
-        return prefill.offer.topology.scale_up
-    links = [engine.offer.topology.scale_out for engine in (prefill, decode)]
+    if prefill.device == decode.device and devices <= prefill.topology.devices_per_node:
+        return prefill.topology.scale_up
+    links = [offer.topology.scale_out for offer in (prefill, decode)]
     known = [link for link in links if link is not None]
     return min(known, key=lambda link: link.bandwidth.value) if len(known) == len(links) else None
 
@@ -262,7 +263,7 @@ def _pair(worker: PrefillWorker, decoder: DecodePool, question: ServingQuestion,
         return None
     for replicas in replica_counts(traffic.requests_per_s, capacity, left / engine.devices):
         queue = prefill_queue(worker, int(replicas), question)
-        link = transfer_link(engine, decoder.engine, used + int(replicas) * engine.devices)
+        link = transfer_link(engine.offer, decoder.engine.offer, used + int(replicas) * engine.devices)
         if queue is None or link is None:
             continue
         bandwidth = link.bandwidth.value * question.constants_on(engine.offer.device.name).link_efficiency

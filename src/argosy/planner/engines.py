@@ -130,7 +130,7 @@ def engines(question: ServingQuestion, spec: ModelSpec, draft: ModelSpec | None,
                 target = Deployment(spec, plan, precisions_for(offer.device, weights, kv), question.expert_imbalance)
                 yield from _of_body(question, offer, _Body(target, weights, None))
                 if draft is not None and question.traffic.output.tokens > 1:
-                    body = _Body(target, weights, _beside(draft, offer.device, plan.tensor, kv))
+                    body = _Body(target, weights, draft_beside(draft, offer.device, plan.tensor, kv))
                     yield from _of_body(question, offer, body)
 
 
@@ -142,7 +142,7 @@ def _is_supported(device: Device, weights: WeightFormat) -> bool:
     return True
 
 
-def _beside(draft: ModelSpec, device: Device, tensor: int, kv: Precision) -> Deployment:
+def draft_beside(draft: ModelSpec, device: Device, tensor: int, kv: Precision) -> Deployment:
     """The draft under the target's tensor parallelism where its heads divide, whole on every device otherwise."""
     precisions = precisions_for(device, WeightFormat.BASE, kv)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,21 +85,19 @@ def assemble(
     folder: Path,
     *,
     sinks: Sinks | None = None,
-    source: Source | None = None,
 ) -> Assembly:
     """Build what `config` describes.
 
     Args:
         blueprints: of every group by its name, as `make_blueprints` makes them.
         folder: where relative paths of trace files start.
-        source: requests in place of those of the configuration's workload.
 
     Raises:
         ConfigError: a trace file that cannot be opened, or a KV transfer without a link.
     """
     streams = RandomStreams(config.seed)
-    requests = build_source(config.workload, streams, folder) if source is None else source
-    return _Assembler(config, blueprints, streams, sinks or Sinks()).assemble(requests)
+    source = build_source(config.workload, streams, folder)
+    return _Assembler(config, blueprints, streams, sinks or Sinks()).assemble(source)
 
 
 def make_blueprints(config: SimulationConfig, folder: Path, find_spec: FindModel = find_model) -> dict[str, Blueprint]:
@@ -192,12 +191,16 @@ class _Assembler:
             log=self.sinks.log,
             log_steps=self.sinks.log_steps,
             measure_from_s=self.config.warm_up_s,
+            measure_until_s=self._measure_until_s(),
             window_s=self._window_s(),
         )
 
     def _window_s(self) -> float:
         end_s = self.config.stop_at_s or self.config.workload.duration_s
         return 1.0 if end_s is None else end_s / _WINDOWS
+
+    def _measure_until_s(self) -> float:
+        return math.inf if self.config.measure_until_s is None else self.config.measure_until_s
 
     def _pool_name(self, role: str) -> str:
         """What an autoscaler adds is named after its group."""

@@ -104,6 +104,7 @@ class SimulationConfig:
         replicas: all of role "serve", or some of "prefill" and some of "decode".
         routing: among the replicas that serve, or that prefill; decode_routing: among those that decode.
         warm_up_s: requests that arrive earlier are served, but not counted.
+        measure_until_s: those that arrive then or later likewise; None counts all.
         stop_at_s: the run ends then, whatever is in flight; None lets every request end.
         calibration: file of constants fitted by a calibration, beside those of the package.
     """
@@ -113,6 +114,7 @@ class SimulationConfig:
     workload: WorkloadConfig
     seed: int = 0
     warm_up_s: float = 0.0
+    measure_until_s: float | None = None
     stop_at_s: float | None = None
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     decode_routing: RoutingSettings | None = None
@@ -131,9 +133,11 @@ class SimulationConfig:
         not_negative(warm_up_s=self.warm_up_s)
         if self.stop_at_s is not None:
             positive(stop_at_s=self.stop_at_s)
-        end_s = self.workload.duration_s if self.stop_at_s is None else self.stop_at_s
-        if end_s is not None and self.warm_up_s >= end_s:
-            raise ConfigError(f"warm_up_s ({self.warm_up_s:g}) must be below the {end_s:g} s in which requests arrive")
+        ends_s = [end for end in (self.measure_until_s, self.stop_at_s, self.workload.duration_s) if end is not None]
+        if ends_s and self.warm_up_s >= min(ends_s):
+            raise ConfigError(
+                f"warm_up_s ({self.warm_up_s:g}) must be below the {min(ends_s):g} s in which requests are counted"
+            )
         self._check_groups()
         self._check_autoscaler()
         self._check_faults()
