@@ -75,7 +75,8 @@ def _build_kernels(args: EngineArgs, loaded: LoadedModel) -> BuiltExecutor:
     assert loaded.stored is not None
     torch.set_num_threads(1)
     read = quantize_weights if args.weights == "int8" else pack_weights
-    weights = read(loaded.config, loaded.stored)
+    num_threads = usable_cores() if args.threads is None else args.threads
+    weights = read(loaded.config, loaded.stored, num_threads=num_threads)
     kv_dtype = KERNELS_KV_DTYPE if args.kv_cache_dtype == "auto" else args.kv_cache_dtype
     config = _scheduler_config(args, loaded, kv_dtype)
     executor = CpuExecutor(
@@ -86,7 +87,7 @@ def _build_kernels(args: EngineArgs, loaded: LoadedModel) -> BuiltExecutor:
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_positions=config.max_model_len,
-        num_threads=usable_cores() if args.threads is None else args.threads,
+        num_threads=num_threads,
         kv_dtype=kv_dtype,
     )
     return BuiltExecutor(executor, config, weights.main_kind)

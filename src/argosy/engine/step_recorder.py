@@ -181,7 +181,7 @@ class RecordingScheduler(Scheduler):
                 ),
                 tuple([new.sequence_id for new in plan.new]),
                 plan.finished,
-                tuple([tuple(copy) for copy in plan.copies]),
+                tuple([(copy.source, copy.destination) for copy in plan.copies]),
                 tuple([one.token_ids for one in result.results]),
                 tuple([one.sequence_id for one in result.results if one.error]),
                 self.num_running,

@@ -12,14 +12,14 @@ from argosy.models.config import ModelConfig
 from argosy.models.stored_weights import StoredWeights
 
 
-def quantize_weights(config: ModelConfig, stored: StoredWeights) -> ModelWeights:
+def quantize_weights(config: ModelConfig, stored: StoredWeights, *, num_threads: int = 1) -> ModelWeights:
     """Rotate every weight, exactly but for fp32 rounding, and round it to a byte.
 
     Raises:
         UnsupportedModel: there is no rotation of this architecture.
         ModelFileError: a file was damaged since it was opened.
     """
-    return _RotatingReader(config, stored).read()
+    return _RotatingReader(config, stored).read(num_threads)
 
 
 class _RotatingReader(WeightReader):

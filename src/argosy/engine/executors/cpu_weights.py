@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,38 +94,41 @@ class ModelWeights:
         return found
 
 
-def pack_weights(config: ModelConfig, stored: StoredWeights) -> ModelWeights:
-    """Pack every weight; keeps the bits of the stored numbers. The pages read are released layer by layer.
+def pack_weights(config: ModelConfig, stored: StoredWeights, *, num_threads: int = 1) -> ModelWeights:
+    """Pack every weight, as many layers at a time as there are threads; keeps the bits of the stored numbers.
 
     Raises:
         UnsupportedModel: a tensor's type has no kernel.
         ModelFileError: a file was damaged since it was opened.
     """
-    return WeightReader(config, stored).read()
+    return WeightReader(config, stored).read(num_threads)
 
 
 class WeightReader:
-    """Looks weights up by name and packs them as they are stored."""
+    """Looks weights up by name and packs them as they are stored. Pages of the files are released layer by layer."""
 
     def __init__(self, config: ModelConfig, stored: StoredWeights) -> None:
         self.config = config
         self.stored = stored
 
-    def read(self) -> ModelWeights:
+    def read(self, num_threads: int) -> ModelWeights:
         """All weights."""
-        layers = []
-        for layer in range(self.config.num_layers):
-            layers.append(self.layer(f"model.layers.{layer}."))
-            self.stored.release()
+        with ThreadPoolExecutor(num_threads) as pool:
+            layers = tuple(pool.map(self._layer_and_release, range(self.config.num_layers)))
         embedding = self.matrix("model.embed_tokens")
         head = self.head(embedding)
         final_norm = self.norm("model.norm")
         self.stored.release()
-        return ModelWeights(embedding, tuple(layers), final_norm, head)
+        return ModelWeights(embedding, layers, final_norm, head)
 
     def head(self, embedding: PackedMatrix) -> Projection:
         """The output head."""
         return Projection((embedding,)) if self.config.tie_embeddings else self.projection("lm_head")
+
+    def _layer_and_release(self, index: int) -> LayerWeights:
+        layer = self.layer(f"model.layers.{index}.")
+        self.stored.release()
+        return layer
 
     def layer(self, prefix: str) -> LayerWeights:
         """The layer whose weights' names begin with `prefix`."""

@@ -141,9 +141,9 @@ def _unpack_plain(data: NDArray[np.uint8], num_scales: int) -> tuple[tuple[NDArr
 
 def store_quants(into: NDArray[np.uint8], nibbles: NDArray[np.uint8]) -> None:
     """Write bytes [panels, 16, groups, 16], each with columns i and 16 + i, to `into` [panels, groups, 256]."""
-    panels, rows, groups, _ = nibbles.shape
-    runs = nibbles.reshape(panels, rows, groups, NUM_RUNS, 4).transpose(0, 2, 3, 1, 4)
-    into[...] = runs.reshape(panels, groups, QUANT_BYTES)
+    panels, _, groups, _ = nibbles.shape
+    runs = np.ascontiguousarray(nibbles).view(np.uint32).transpose(0, 2, 3, 1)  # four bytes move as one word
+    into[...] = np.ascontiguousarray(runs).view(np.uint8).reshape(panels, groups, QUANT_BYTES)
 
 
 def load_quants(quants: NDArray[np.uint8]) -> NDArray[np.uint8]:

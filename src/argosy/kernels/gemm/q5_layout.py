@@ -124,10 +124,12 @@ def _store(into: NDArray[np.uint8], nibbles: NDArray[np.uint8], highest: NDArray
     """Write nibbles [panels, 16, groups, 16] and highest bits [panels, 16, groups, 32] to `into` [panels, groups, 320]."""
     panels, rows, groups, _ = nibbles.shape
     store_quants(into[..., :QUANT_BYTES], nibbles)
-    # columns 16 h + 4 j + c as [panel, group, run j, h, row, c]
-    bits = highest.reshape(panels, rows, groups, 2, NUM_RUNS, 4).transpose(0, 2, 4, 3, 1, 5)
-    places = np.arange(2 * NUM_RUNS, dtype=np.uint8).reshape(NUM_RUNS, 2, 1, 1)
-    into[..., QUANT_BYTES:] = np.bitwise_or.reduce(bits << places, axis=(2, 3)).reshape(panels, groups, RUN_BYTES)
+    # Columns 16 h + 4 j + c as words of four c: [panel, row, group, h, run j].
+    bits = np.ascontiguousarray(highest).view(np.uint32).reshape(panels, rows, groups, 2, NUM_RUNS)
+    joined = np.zeros((panels, groups, rows), np.uint32)
+    for place in range(2 * NUM_RUNS):
+        joined |= bits[..., place % 2, place // 2].transpose(0, 2, 1) << np.uint32(place)
+    into[..., QUANT_BYTES:] = joined.view(np.uint8).reshape(panels, groups, RUN_BYTES)
 
 
 def _load(quants: NDArray[np.uint8]) -> NDArray[np.uint8]:

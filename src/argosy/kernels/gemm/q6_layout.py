@@ -90,15 +90,16 @@ def _pack(
     into[..., :FACTOR_BYTES].reshape(panels, supers, PANEL_ROWS, 2)[...] = tiles.transpose(0, 2, 1, 3)
     subs = into[..., FACTOR_BYTES:].reshape(panels, supers, SUBS, sub_bytes)
     subs[..., :SCALE_BYTES] = pad_rows(scales).reshape(panels, PANEL_ROWS, supers, SUBS).transpose(0, 2, 3, 1)
-    # q as [panel, super, sub, run, row, column of the run]
-    runs = pad_rows(quants).reshape(panels, PANEL_ROWS, supers, SUBS, 4, 4).transpose(0, 2, 3, 4, 1, 5)
+    # q as [panel, super, sub, run, row, column of the run]; four columns move as one word
+    words = np.ascontiguousarray(pad_rows(quants)).view(np.uint32).reshape(panels, PANEL_ROWS, supers, SUBS, 4)
+    runs = np.ascontiguousarray(words.transpose(0, 2, 3, 4, 1)).view(np.uint8)
+    runs = runs.reshape(panels, supers, SUBS, 4, PANEL_ROWS, 4)
     nibbles = (runs[:, :, :, 0::2] & 15) | (runs[:, :, :, 1::2] & 15) << 4
     subs[..., SCALE_BYTES : SCALE_BYTES + NIBBLE_BYTES] = nibbles.reshape(panels, supers, SUBS, NIBBLE_BYTES)
     if high_bits:
-        shifts = np.array([0, 2, 4, 6], np.uint8)[:, None, None]
-        subs[..., SCALE_BYTES + NIBBLE_BYTES :] = np.bitwise_or.reduce(runs >> 4 << shifts, axis=3).reshape(
-            panels, supers, SUBS, HIGH_BYTES
-        )
+        high = runs >> 4
+        joined = high[:, :, :, 0] | high[:, :, :, 1] << 2 | high[:, :, :, 2] << 4 | high[:, :, :, 3] << 6
+        subs[..., SCALE_BYTES + NIBBLE_BYTES :] = joined.reshape(panels, supers, SUBS, HIGH_BYTES)
     return data
 
 
