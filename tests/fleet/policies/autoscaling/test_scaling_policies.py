@@ -178,6 +178,12 @@ class TestSeasonal:
         forecast.observe(40.0, 0.0)
         assert [forecast.rate_per_s(at_s) for at_s in (40.0, 50.0, 60.0, 70.0)] == pytest.approx([0.0, 10.0, 20.0, 30.0])
 
+    def test_a_forecast_far_ahead_goes_on_growing(self):
+        forecast = HoltWinters(season_s=20.0, bucket_s=10.0, alpha=0.5, beta=0.3, gamma=0.1)
+        for bucket in range(300):
+            forecast.observe(bucket * 10.0, 100.0 + bucket)
+        assert forecast.rate_per_s(3990.0) == pytest.approx(100.0 + 399, rel=0.01)
+
     def test_a_gap_leaves_the_season_as_it_was(self):
         forecast = HoltWinters(season_s=40.0, bucket_s=10.0, beta=0.0)
         for at_s in range(0, 90, 10):
