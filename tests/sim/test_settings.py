@@ -1,10 +1,11 @@
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
 
 from argosy.errors import ConfigError
-from argosy.sim.settings import from_mapping, nearest
+from argosy.sim.settings import from_function, from_mapping, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +120,52 @@ def test_what_is_wrong_is_named_by_its_path(settings: object, message: str):
 def test_nearest_names_one_or_all():
     assert nearest("poison", ["poisson", "gamma"]) == "did you mean poisson?"
     assert nearest("x", ["poisson", "gamma"]) == "known are poisson, gamma"
+
+
+@pytest.mark.parametrize(
+    ("settings", "param"),
+    [
+        ({}, ""),
+        ({"name": "x", "quite": True}, "quite"),
+        ({"name": "x", "many": [{"count": 1}, {"count": "2"}]}, "many[1].count"),
+        ({"name": "x", "shape": {"kind": "bax"}}, "shape.kind"),
+        ({"name": "x", "shape": {"kind": "circle", "radius": -1}}, "shape.radius"),
+        ({"name": "x", "pairs": [[1, "2"]]}, "pairs[0][1]"),
+    ],
+)
+def test_errors_of_a_whole_file_carry_the_path(settings: object, param: str):
+    with pytest.raises(ConfigError) as caught:
+        from_mapping(Outer, settings, "")
+    assert caught.value.param == param
+    assert not caught.value.message.startswith((":", "."))
+
+
+def test_a_class_may_say_which_of_its_fields_is_wrong():
+    @dataclass(frozen=True)
+    class Picky:
+        first: int
+        second: int
+
+        def __post_init__(self) -> None:
+            raise ConfigError("they do not go together", param="second")
+
+    with pytest.raises(ConfigError) as caught:
+        from_mapping(Picky, {"first": 1, "second": 2}, "top")
+    assert (caught.value.message, caught.value.param) == ("top: they do not go together", "top.second")
+
+
+def make(name: str, *, sizes: Mapping[str, Mapping[str, float]], limit: float | None = None) -> tuple:
+    return name, sizes, limit
+
+
+def test_a_function_from_its_keyword_arguments():
+    made = from_function(make, {"name": "x", "sizes": {"a": {"b": 1}}}, "top")
+    assert made == ("x", {"a": {"b": 1.0}}, None)
+    with pytest.raises(ConfigError, match=r"top.sizes.a.b must be a finite number, got 'z'"):
+        from_function(make, {"name": "x", "sizes": {"a": {"b": "z"}}}, "top")
+    with pytest.raises(ConfigError, match=r"top.sizes.a must be a mapping, got 3"):
+        from_function(make, {"name": "x", "sizes": {"a": 3}}, "top")
+    with pytest.raises(ConfigError, match=r"top has an unknown key 'lmit': did you mean limit?"):
+        from_function(make, {"name": "x", "sizes": {}, "lmit": 3}, "top")
+    with pytest.raises(ConfigError, match="top needs sizes"):
+        from_function(make, {"name": "x"}, "top")

@@ -64,7 +64,7 @@ def _call(make: Callable[..., T], hints: Mapping[str, Any], known: Mapping[str, 
     try:
         return make(**arguments)
     except ConfigError as error:
-        named = next((name for name in arguments if error.message.startswith(f"{name} ")), None)
+        named = error.param or next((name for name in arguments if error.message.startswith(f"{name} ")), None)
         message = f"{path}: {error}" if path else str(error)
         _refuse(path if named is None else _inside(path, named), message)
 

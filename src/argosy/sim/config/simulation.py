@@ -184,17 +184,17 @@ class SimulationConfig:
         if not self.autoscaler.group and len(names) > 1:
             raise ConfigError(f"autoscaler needs group: one of {', '.join(names)}")
         if self.autoscaler.group and self.autoscaler.group not in names:
-            raise ConfigError(
-                f"autoscaler.group {self.autoscaler.group!r} is unknown: {nearest(self.autoscaler.group, names)}"
-            )
+            what = f"autoscaler.group {self.autoscaler.group!r} is unknown: {nearest(self.autoscaler.group, names)}"
+            raise ConfigError(what, param="autoscaler.group")
 
     def _check_faults(self) -> None:
         known = [name for group in self.replicas for name in group.replica_names]
         scaled = self.scaled_group
-        for fault in self.faults:
+        for index, fault in enumerate(self.faults):
             is_added = scaled is not None and fault.replica.startswith(f"{scaled.name}+")
             if fault.replica not in known and not is_added:
-                raise ConfigError(f"faults: there is no replica {fault.replica!r}: {nearest(fault.replica, known)}")
+                path = f"faults[{index}].replica"
+                raise ConfigError(f"{path}: there is no {fault.replica!r}: {nearest(fault.replica, known)}", param=path)
 
 
 @dataclass(frozen=True, slots=True)
