@@ -214,7 +214,7 @@ ExpertImbalance = Annotated[
 
 Engine = Annotated[
     str,
-    _option("Search", "Whose measured step times to plan with: vllm, sglang or trtllm.", "--engine"),
+    _option("Search", "Whose step times to plan with: vllm, sglang, trtllm, or argosy on this-machine.", "--engine"),
 ]
 
 TrainTokens = Annotated[int | None, _option("Run", "Tokens to train on, such as 2T.", "--tokens", parse_count, metavar="N")]

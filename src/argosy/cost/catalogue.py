@@ -13,6 +13,7 @@ from argosy.cost.catalogue_devices import load_devices, load_links
 from argosy.cost.catalogue_models import CatalogueModel, load_models
 from argosy.cost.catalogue_names import Directory
 from argosy.cost.device import Device, Link, Node, Tier
+from argosy.cost.machine_calibration import is_this_machine, require_machine
 from argosy.cost.model_spec import ModelSpec
 
 
@@ -62,11 +63,13 @@ def all_models() -> tuple[CatalogueModel, ...]:
 
 
 def find_device(name: str) -> Device:
-    """The device of that name or alias.
+    """The device of that name or alias; `this-machine` is the one that was calibrated here.
 
     Raises:
-        ConfigError: unknown; names near ones.
+        ConfigError: unknown; names near ones. Or this machine was not calibrated.
     """
+    if is_this_machine(name):
+        return require_machine().device
     return _devices()[0].find(name)
 
 

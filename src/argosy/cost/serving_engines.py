@@ -38,6 +38,8 @@ _ENGINES = (
     ),
     # A share of what is free after loading; requests grow and are retracted when there is no room.
     ServingEngine("sglang", 8192, MemoryConstants(kv_fraction=0.9, reserved_output=0.5), {True: False, False: False}),
+    # On a CPU: steps short enough for those who decode, and a quarter of the memory for KV.
+    ServingEngine("argosy", 256, MemoryConstants(kv_fraction=0.25, reserved_output=0.5), {True: False, False: False}),
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from argosy.cost.calibration_file import constants_for
 from argosy.cost.device import Precision
 from argosy.cost.formats import WeightFormat, base_precision, precisions_for
+from argosy.cost.machine_calibration import known_calibrations
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.quantity import Grade, worst_grade
 from argosy.cost.serving_engines import find_engine
@@ -83,7 +84,7 @@ def compare(
     rows = []
     for offer in offers:
         resolved = resolve(offer)
-        constants = constants_for(resolved.device.name, engine)
+        constants = constants_for(resolved.device.name, engine, calibrations=known_calibrations())
         case = Case(spec, resolved, Lengths.fixed(prompt_tokens), Lengths.fixed(output_tokens), constants)
         rows.append(_compared(case, weights, kv, model_grade))
     if not rows:

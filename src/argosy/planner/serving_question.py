@@ -10,6 +10,7 @@ from argosy.cost.checks import fraction, positive
 from argosy.cost.device import Precision
 from argosy.cost.efficiency import Constants
 from argosy.cost.formats import WeightFormat
+from argosy.cost.machine_calibration import known_calibrations
 from argosy.cost.model_spec import ModelSpec
 from argosy.cost.serving_engines import find_engine
 from argosy.cost.serving_memory import MemoryConstants
@@ -158,4 +159,4 @@ class ServingQuestion:
 
     def constants_on(self, device: str) -> Constants:
         """The constants that step times on a device of the catalogue are charged with."""
-        return self.constants or constants_for(device, self.engine)
+        return self.constants or constants_for(device, self.engine, calibrations=known_calibrations())

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from argosy.cost.calibration_file import Calibration, constants_for, packaged_calibrations
+from argosy.cost.calibration_file import Calibration, constants_for
 from argosy.cost.catalogue import find_device, find_node
 from argosy.cost.collectives import Topology
 from argosy.cost.deployment import Deployment
 from argosy.cost.device import Device, Precision
 from argosy.cost.efficiency import Constants
 from argosy.cost.formats import WEIGHT_FORMATS, WeightFormat, base_precision, kv_type, precisions_for
+from argosy.cost.machine_calibration import ENGINE, is_this_machine, known_calibrations, require_machine
 from argosy.cost.model_arithmetic import kv_bytes_per_token
 from argosy.cost.model_spec import ModelSpec
 from argosy.cost.parallel import ParallelPlan
@@ -27,6 +28,7 @@ from argosy.sim.config.replicas import ReplicaGroup, SpeculationSettings
 from argosy.sim.cost_executor import CostExecutor, CostTimer
 from argosy.sim.event_loop import EventLoop
 from argosy.sim.fleet.transfer import KvLink
+from argosy.sim.measured_pricer import MeasuredPricer
 from argosy.sim.replica import Replica
 from argosy.sim.results import ReplicaCost
 from argosy.sim.settings import nearest
@@ -137,7 +139,7 @@ def blueprint_of(
     )
     num_blocks = group.engine.num_blocks or kv_blocks(memory)
     return Blueprint(
-        pricer=StepPricer(StepTimeModel(deployment, device, topology, constants)),
+        pricer=_pricer(group, StepTimeModel(deployment, device, topology, constants), weights),
         scheduler=group.engine.scheduler_config(num_blocks, model.max_positions, str(kv)),
         cost=ReplicaCost(plan.devices, _price(group, device), _watts(group, device)),
         speculation=speculation,
@@ -167,6 +169,15 @@ def _where(group: ReplicaGroup) -> tuple[Device, Topology]:
     return device, Topology.of(device)
 
 
+def _pricer(group: ReplicaGroup, model: StepTimeModel, weights: WeightFormat) -> StepPricer:
+    """On this machine, the curve that was measured with such a model and such weights, if there is one."""
+    if is_this_machine(group.device) and model.deployment.plan.devices == 1:
+        measured = require_machine().steps_of(model.deployment.spec, str(weights))
+        if measured is not None:
+            return MeasuredPricer(model, measured)
+    return StepPricer(model)
+
+
 def _kv(group: ReplicaGroup, device: Device) -> Precision:
     if group.kv is None:
         return base_precision(device)
@@ -178,11 +189,14 @@ def _kv(group: ReplicaGroup, device: Device) -> Precision:
 
 def _constants(group: ReplicaGroup, device: Device, calibrations: Sequence[Calibration]) -> Constants:
     # Of several calibrations the last one counts.
-    all_of_them = (*packaged_calibrations(), *calibrations)
+    all_of_them = (*known_calibrations(), *calibrations)
     engines = list(dict.fromkeys(engine for one in all_of_them for engine in one.engines))
     if group.step_times not in engines:
         known = nearest(group.step_times, engines)
         raise ConfigError(f"step_times {group.step_times!r} were not measured: {known}", param="step_times")
+    if is_this_machine(group.device) and group.step_times != ENGINE:
+        what = f"step_times of {group.device} are those of {ENGINE}, got {group.step_times!r}: set step_times: {ENGINE}"
+        raise ConfigError(what, param="step_times")
     return constants_for(device.name, group.step_times, calibrations=all_of_them)
 
 

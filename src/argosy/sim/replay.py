@@ -6,6 +6,7 @@ batch with which tokens in which blocks, who is preempted, what the prefix cache
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -101,7 +102,7 @@ def live_run(config: SchedulerConfig, records: Sequence[Record]) -> LiveRun:
     _check_order(submits)
     start_s = submits[0].at_s
     # No model has this token: it marks where an answer ended.
-    end_id = 1 + max(max(map(max, (one.prompt_token_ids for one in submits))), _largest(steps))
+    end_id = 1 + max(_largest(steps), *[max(one.prompt_token_ids) for one in submits])
     answers = _answers(steps)
     aborted = {one.request_id for one in records if isinstance(one, AbortRecord)}
     requests = tuple(
@@ -156,7 +157,7 @@ def _check_end(records: Sequence[Record], last: StepRecord) -> None:
 
 
 def _check_order(submits: Sequence[SubmitRecord]) -> None:
-    for before, after in zip(submits, submits[1:], strict=False):
+    for before, after in itertools.pairwise(submits):
         if after.arrival_s < before.arrival_s:
             raise SimulationError(f"requests {before.request_id} and {after.request_id} were taken against their arrivals")
     for one in submits:
