@@ -118,15 +118,16 @@ def _build_torch(args: EngineArgs, loaded: LoadedModel) -> BuiltExecutor:
 
 def _scheduler_config(args: EngineArgs, loaded: LoadedModel, kv_dtype: str) -> SchedulerConfig:
     """The scheduler's settings, with a KV pool that fits into the memory that the weights leave."""
+    wanted_len = loaded.max_positions if args.max_model_len is None else args.max_model_len
     num_blocks = choose_num_blocks(
         args,
         loaded.config,
         kv_dtype=kv_dtype,
-        max_model_len=loaded.max_positions,
+        max_model_len=wanted_len,
         available_bytes=_available_bytes(args.device),
     )
-    config = args.scheduler_config(num_blocks=num_blocks, max_model_len=loaded.max_positions, kv_dtype=kv_dtype)
-    _log_pool(config, loaded.max_positions)
+    config = args.scheduler_config(num_blocks=num_blocks, max_model_len=wanted_len, kv_dtype=kv_dtype)
+    _log_pool(config, wanted_len)
     return config
 
 
