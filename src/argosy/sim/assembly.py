@@ -160,7 +160,13 @@ class _Assembler:
                 if member in pool:
                     check.on_refused(member)
 
-        timeline = Timeline(loop, lambda: _look(pools, fleet), window_s=self._window_s(), measure_from_s=config.warm_up_s)
+        timeline = Timeline(
+            loop,
+            lambda: _look(pools, fleet),
+            window_s=self._window_s(),
+            measure_from_s=config.warm_up_s,
+            measure_until_s=self._measure_until_s(),
+        )
         observers = Observers(recorder, timeline, self.sinks.trace)
         fleet = Fleet(
             loop,
