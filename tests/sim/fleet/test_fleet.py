@@ -5,7 +5,7 @@ import pytest
 from argosy.errors import SimulationError
 from argosy.fleet.policies.retries import RetryBudget, RetryPolicy
 from argosy.fleet.policies.routing.named import POLICIES
-from argosy.fleet.policies.routing.replica_state import ReplicaInfo
+from argosy.fleet.policies.routing.replica_state import LoadReport, ReplicaInfo
 from argosy.sim.fleet.faults import Crash, Hang
 from argosy.sim.fleet.single import AttemptTimeouts
 from argosy.sim.outcome import Outcome
@@ -131,6 +131,22 @@ class TestRetries:
         assert bench.fleet.counters.retries == 1
         bench.assert_nothing_left()
 
+    def test_the_next_attempt_goes_to_another_replica(self, fleet):
+        """The idle one is down and nobody knows: it would be the least loaded every time."""
+        bench = fleet.Bench(policy="least_load", retry=RetryPolicy(max_retries=1))
+        bench.pool.member("r1").state.take_report(LoadReport(0.0, num_running=5))
+        bench.replicas[0].stop(drain=False)
+        bench.offer([fleet.request("a")])
+        heard = bench.run()
+        assert (heard.outcome("a").outcome, heard.outcome("a").replica, heard.attempts["a"]) == (Outcome.FINISHED, "r1", 2)
+
+    def test_a_retry_that_its_client_would_not_see_is_not_made(self, fleet):
+        bench = fleet.Bench(replicas=1, retry=RetryPolicy(backoff_s=1e6, max_backoff_s=1e6))
+        bench.replicas[0].stop(drain=False)
+        bench.offer([fleet.request("a", timeout_s=5.0)])
+        outcome = bench.run().outcome("a")
+        assert (outcome.outcome, outcome.finished_s) == (Outcome.FAILED, 0.0)
+
     def test_attempts_are_limited(self, fleet):
         bench = fleet.Bench(replicas=0, retry=RetryPolicy(max_retries=3), budget=RetryBudget(1.0))
         for number in range(6):
@@ -198,13 +214,36 @@ class TestPool:
             bench.pool.member("x")
 
 
-def test_prefix_knowledge_comes_from_events_and_goes_with_the_replica(fleet):
-    bench = fleet.Bench(
-        replicas=2, policy="prefix_precise", settings={"block_tokens": 16}, faults=[Crash(5.0, "r0", 0.0, 0.0)]
-    )
-    index = bench.router.policy.prefix_matcher
-    bench.offer([fleet.request("a", 0.0, prompt=320), fleet.request("b", 1.0, prompt=320)])
-    bench.run(until_s=4.0)
-    assert index.num_blocks == sum(replica.scheduler.kv.num_cached for replica in bench.replicas) >= 38
-    bench.run(until_s=6.0)
-    assert index.num_blocks == bench.replicas[1].scheduler.kv.num_cached > 0
+class TestPrefixKnowledge:
+    def test_events_of_replicas_and_descriptions_of_requests_speak_of_the_same_blocks(self, fleet):
+        bench = fleet.Bench(policy="prefix_precise", settings={"block_tokens": 16})
+        bench.offer([fleet.request("a", prompt=320, tenant="t")])
+        home = bench.run().outcome("a").replica
+        index = bench.router.policy.prefix_matcher
+        again = fleet.request("a", prompt=320, tenant="t")
+        # The engine computes the last token in any case: 319 tokens are 19 blocks.
+        assert index.match(bench.describer.describe(again, frozenset()), 9.0) == {home: 19 * 16}
+        other = fleet.request("a", prompt=320, tenant="u")
+        assert index.match(bench.describer.describe(other, frozenset()), 9.0) == {}
+
+    def test_a_precise_index_holds_what_the_replicas_hold(self, fleet):
+        crash = Crash(5.0, "r0", 0.0, 0.0)
+        bench = fleet.Bench(policy="prefix_precise", settings={"block_tokens": 16}, faults=[crash])
+        index = bench.router.policy.prefix_matcher
+        bench.offer([fleet.request("a", 0.0, prompt=320), fleet.request("b", 1.0, prompt=320)])
+        bench.run(until_s=4.0)
+        assert index.num_blocks == sum(replica.scheduler.kv.num_cached for replica in bench.replicas) >= 38
+        bench.run(until_s=6.0)
+        assert index.num_blocks == bench.replicas[1].scheduler.kv.num_cached > 0
+
+    @pytest.mark.parametrize("leaves", ["crash", "removal"])
+    def test_an_approximate_index_forgets_a_replica_that_lost_its_cache(self, fleet, leaves):
+        bench = fleet.Bench(policy="prefix_aware", faults=[Crash(5.0, "r0")] if leaves == "crash" else [])
+        index = bench.router.policy.prefix_matcher
+        bench.offer([fleet.request("a", 0.0, prompt=320), fleet.request("b", 1.0, prompt=320)])
+        if leaves == "removal":
+            bench.loop.at(5.0, lambda: bench.pool.remove(bench.pool.member("r0")))
+        bench.run(until_s=4.0)
+        assert index.num_blocks == 2 * 19
+        bench.run(until_s=6.0)
+        assert index.num_blocks == 19

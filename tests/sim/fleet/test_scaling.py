@@ -68,14 +68,23 @@ def test_signals_are_what_happened_since_the_last_decision(fleet):
 
     bench.autoscale(Watching(1.0), ScalingLimits(), every_s=1.0, concurrency=2.0)
     bench.offer([fleet.request(f"q{i}", 0.5, output=400) for i in range(6)] + [fleet.request("short", 1.5, output=1)])
-    bench.run(until_s=3.5)
-    first, second, third, _ = seen
+    bench.run(until_s=12.5)
+    first, second, third, *_ = seen
     assert (first.arrivals_per_s, first.utilisation, first.num_ready) == (0.0, 0.0, 1)
     assert (second.arrivals_per_s, second.utilisation) == (6.0, 3.0)
     assert (second.num_running, second.num_waiting) == (2, 4)
     assert third.arrivals_per_s == 1.0
     assert (first.p99_latency_s, second.p99_latency_s) == (None, None)
     assert seen[3].p99_latency_s == pytest.approx(400 * 0.00504, rel=0.05)
+    assert seen[-1].p99_latency_s is None
+
+
+def test_requests_without_a_replica_wait(fleet):
+    bench = fleet.Bench(replicas=0)
+    scaled = bench.autoscale(TargetQueue(10.0, 16.0), ScalingLimits(min_replicas=0, cold_start_s=60.0), cold_start_s=60.0)
+    for name in "abc":
+        bench.fleet.submit(fleet.request(name))
+    assert (scaled.signals().num_waiting, scaled.signals().num_running, scaled.signals().utilisation) == (3, 0, 0.0)
 
 
 def test_a_rate_target_follows_a_step(fleet):
