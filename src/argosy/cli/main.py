@@ -14,6 +14,7 @@ import typer
 from argosy import __version__
 from argosy.cli import (
     bench_command,
+    calibrate_command,
     chat_command,
     doctor_command,
     models_command,
@@ -55,6 +56,7 @@ app.add_typer(models_command.app, name="models")
 app.add_typer(plan_command.app, name="plan", short_help="Plan what to buy for a model and how to shard it.")
 app.command("simulate", epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.add_typer(bench_command.app, name="bench", short_help="Measure the engine, or a server under load.")
+app.command("calibrate", epilog=calibrate_command.EPILOG)(calibrate_command.calibrate)
 app.command("doctor")(doctor_command.doctor)
 app.command("version")(version_command.version)
 
