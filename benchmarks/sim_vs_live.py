@@ -29,12 +29,14 @@ import numpy as np
 
 from argosy import __version__
 from argosy.bench.calibrate import calibrate_machine
+from argosy.bench.step_samples import samples_of
 from argosy.cost.collectives import Topology
 from argosy.cost.deployment import Deployment
 from argosy.cost.device import Device, Precision
 from argosy.cost.formats import WeightFormat, precisions_for
 from argosy.cost.host import processor_name
 from argosy.cost.machine_calibration import ENGINE, MeasuredModel
+from argosy.cost.measured_steps import attention_shares
 from argosy.cost.model_spec import ModelSpec
 from argosy.cost.parallel import ParallelPlan
 from argosy.cost.step_time_model import StepTimeModel
@@ -44,7 +46,7 @@ from argosy.engine.build import EngineParts, build_parts, start_async_engine
 from argosy.engine.core.config import SchedulerConfig
 from argosy.engine.core.sampling_params import SamplingParams
 from argosy.engine.core.scheduler import Scheduler
-from argosy.engine.step_recorder import Record
+from argosy.engine.step_recorder import Record, StepRecord
 from argosy.planner.model_source import find_spec
 from argosy.sim.cost_executor import CostExecutor, CostTimer
 from argosy.sim.event_loop import EventLoop
@@ -219,6 +221,19 @@ def pricer_of(spec: ModelSpec, device: Device, measured: MeasuredModel) -> Measu
 # ---- the comparison ----
 
 
+def predicted_over_live(measured: MeasuredModel, spec: ModelSpec, steps: Sequence[StepRecord]) -> tuple[float, float]:
+    """Calibrated over live seconds of steps, as the median of single ones and as the ratio of the sums: what of an error
+    is of step times, and how much the machine's pace differed from that of the calibration."""
+    shares = attention_shares(Deployment(spec, ParallelPlan.for_serving()))
+    pairs = [
+        (measured.steps.step_s(one.features), one.executor_s + one.host_s)
+        for one in samples_of(steps, shares, "live")
+        if one.host_s is not None
+    ]
+    predicted, live = zip(*pairs, strict=True)
+    return statistics.median(p / s for p, s in pairs), sum(predicted) / sum(live)
+
+
 def error(simulated: float, live: float) -> float:
     return simulated / live - 1.0 if live else 0.0
 
@@ -280,7 +295,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--seconds", type=float, default=24.0, help="of arrivals, per trace")
+    parser.add_argument("--seconds", type=float, default=18.0, help="of arrivals, per trace")
     parser.add_argument("--rounds", type=int, default=2, help="how often each trace is served live")
     parser.add_argument("--calibration-rounds", type=int, default=3)
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -298,6 +313,7 @@ def main() -> None:
     parity = first_difference(run.steps, replay(run))
     pricer = pricer_of(spec, device, measured)
     compared = {name: compare(simulated_figures(pricer, config, requests), live[name]) for name, requests in made.items()}
+    ratios = predicted_over_live(measured, spec, run.steps)
     medians = {name: statistics.median(abs(rows[name]["error"]) for rows in compared.values()) for name in BARS}
     result = {
         "machine": processor_name(),
@@ -312,13 +328,15 @@ def main() -> None:
         "median_errors": medians,
         "within_bars": {name: medians[name] <= bar for name, bar in BARS.items()},
         "traces": compared,
+        "step_time_predicted_over_live": {"median": ratios[0], "sum": ratios[1]},
         "replayed_steps": len(run.steps),
         "replay_difference": parity,
     }
     asked.results.parent.mkdir(parents=True, exist_ok=True)
     asked.results.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(table(compared, medians))
-    print(f"\nreplay of {len(run.steps)} live steps: {parity or 'every decision equal'}")
+    print(f"\nlive steps took {1 / ratios[0]:.3f} of what was calibrated in the median, {1 / ratios[1]:.3f} in all")
+    print(f"replay of {len(run.steps)} live steps: {parity or 'every decision equal'}")
 
 
 if __name__ == "__main__":

@@ -80,10 +80,10 @@ def shape_of(spec: ModelSpec) -> tuple[int, ...]:
     return parameter_count(spec), spec.num_layers, spec.hidden_size, spec.vocab_size
 
 
-def known_calibrations() -> tuple[Calibration, ...]:
-    """Those of the package and then those of this machine, if it was calibrated."""
+def known_calibrations(device: str) -> tuple[Calibration, ...]:
+    """Those of the package and then, if `device` is this machine's by name, its own: a CPU says nothing of other devices."""
     machine = load_machine()
-    own = () if machine is None else tuple(one.calibration for one in machine.models)
+    own = () if machine is None or machine.device.name != device else tuple(one.calibration for one in machine.models)
     return (*packaged_calibrations(), *own)
 
 

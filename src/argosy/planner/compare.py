@@ -84,7 +84,7 @@ def compare(
     rows = []
     for offer in offers:
         resolved = resolve(offer)
-        constants = constants_for(resolved.device.name, engine, calibrations=known_calibrations())
+        constants = constants_for(resolved.device.name, engine, calibrations=known_calibrations(resolved.device.name))
         case = Case(spec, resolved, Lengths.fixed(prompt_tokens), Lengths.fixed(output_tokens), constants)
         rows.append(_compared(case, weights, kv, model_grade))
     if not rows:

@@ -159,4 +159,4 @@ class ServingQuestion:
 
     def constants_on(self, device: str) -> Constants:
         """The constants that step times on a device of the catalogue are charged with."""
-        return self.constants or constants_for(device, self.engine, calibrations=known_calibrations())
+        return self.constants or constants_for(device, self.engine, calibrations=known_calibrations(device))

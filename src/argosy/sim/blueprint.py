@@ -189,7 +189,7 @@ def _kv(group: ReplicaGroup, device: Device) -> Precision:
 
 def _constants(group: ReplicaGroup, device: Device, calibrations: Sequence[Calibration]) -> Constants:
     # Of several calibrations the last one counts.
-    all_of_them = (*known_calibrations(), *calibrations)
+    all_of_them = (*known_calibrations(device.name), *calibrations)
     engines = list(dict.fromkeys(engine for one in all_of_them for engine in one.engines))
     if group.step_times not in engines:
         known = nearest(group.step_times, engines)
