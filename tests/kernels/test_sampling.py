@@ -93,6 +93,11 @@ def test_rows_of_an_op_have_settings_of_their_own(run_op, rng):
     run_op(sample_op, SampleArgs(logits.ctypes.data, 3000, *addresses), len(params), chunk=3)
     assert token_ids.tolist() == by_torch(logits, params, keys)
     np.testing.assert_array_equal(logits, before)
+    in_reverse, order = np.full_like(token_ids, -1), np.arange(len(params))[::-1].copy()
+    columns = [np.ascontiguousarray(a[::-1]) for a in (*arrays, keys)]
+    addresses = [a.ctypes.data for a in (*columns, in_reverse, order)]
+    run_op(sample_op, SampleArgs(logits.ctypes.data, 3000, *addresses), len(params), chunk=3)
+    assert in_reverse[::-1].tolist() == token_ids.tolist()
 
 
 @settings(deadline=None)

@@ -267,6 +267,7 @@ class SampleArgs(NamedTuple):
         vocab: width of a row.
         temperatures, top_ks, top_ps, min_ps, keys: addresses of f32, i64, f64, f64 and u64 [items], as of `sample_row`.
         token_ids: address of i64[items], the result.
+        rows: address of i64[items]: the row of `logits` that each item reads, or 0 for row i.
     """
 
     logits: int
@@ -277,6 +278,7 @@ class SampleArgs(NamedTuple):
     min_ps: int
     keys: int
     token_ids: int
+    rows: int = 0
 
 
 @njit(nogil=True, cache=True)
@@ -297,5 +299,6 @@ def sample_op(args: Any, begin: int, end: int, thread: int) -> None:  # noqa: AR
     for i in range(begin, end):
         top_k, key = load_i64(args[3] + 8 * i), np.uint64(load_i64(args[6] + 8 * i))
         top_p, min_p = load_f64(args[4] + 8 * i), load_f64(args[5] + 8 * i)
-        token = sample_row(args[0] + 4 * i * vocab, vocab, load_f32(args[2] + 4 * i), top_k, top_p, min_p, key)
+        row = i if args[8] == 0 else load_i64(args[8] + 8 * i)
+        token = sample_row(args[0] + 4 * row * vocab, vocab, load_f32(args[2] + 4 * i), top_k, top_p, min_p, key)
         store_i64(args[7] + 8 * i, token)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 
 from argosy.engine.core.plan import NewSequence
 from argosy.engine.core.sampling_params import SamplingParams
-from argosy.engine.executors.sampler import Sampled, SampleRow, sample
+from argosy.engine.executors.cpu_drawing import Drawing
+from argosy.engine.executors.sampler import Greatest, Sampled, SampleRow, sample
 from argosy.engine.executors.sequence_state import SequenceState
+from argosy.kernels.team import Team
 
 VOCAB = 50
 
@@ -49,6 +52,43 @@ def test_a_row_gets_the_same_token_alone_and_in_any_batch(cases, seed):
         assert sample(logits[i : i + 1], [row]) == [together[i]]
         if row.is_plain_greedy:
             assert together[i].token_id == int(logits[i].argmax())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(PARAMS, st.integers(0, 2**64 - 1), st.integers(0, 3)), min_size=1, max_size=20), st.integers(0, 99)
+)
+def test_kernels_draw_what_torch_draws_from_rows_that_nothing_edits(cases, seed):
+    logits = random_logits(len(cases), seed)
+    rows = [row_of(p, seed=s, sample_index=i, position=7 + i) for p, s, i in cases]
+    asked = []
+    with closing(Team(2)) as team:
+        drawing = Drawing(logits.numpy(), team)
+
+        def draw(indices, params, keys):
+            asked.extend(indices)
+            assert params == [rows[i].state.params for i in indices]
+            return drawing.draw(indices, params, keys)
+
+        values, ids = logits.max(dim=-1)
+        by_kernels = sample(logits, rows, Greatest(ids.tolist(), values.tolist()), draw)
+    assert by_kernels == sample(logits, rows)
+    assert asked == [i for i, row in enumerate(rows) if not (row.state.params.greedy or row.state.edits_logits)]
+
+
+def test_rows_without_a_finite_greatest_are_not_drawn_from():
+    logits, params = random_logits(3), SamplingParams(temperature=1.0)
+    logits[1, 4] = math.nan
+    rows, asked = [row_of(params) for _ in range(3)], []
+
+    def draw(indices, params, keys):
+        asked.extend(indices)
+        return [11] * len(indices)
+
+    results = sample(logits, rows, None, draw)
+    assert asked == [0, 2]
+    assert [r.token_id for r in results if not r.error] == [11, 11]
+    assert "not finite" in results[1].error
 
 
 def test_greedy_takes_the_lowest_id_of_equal_logits_and_ignores_filters():

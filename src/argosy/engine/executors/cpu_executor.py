@@ -12,10 +12,12 @@ import torch
 from argosy.engine.core.plan import ScheduledSequence, SequenceResult, StepPlan, StepResult
 from argosy.engine.executors.cpu_attention import AttentionPlanner, LayerPool
 from argosy.engine.executors.cpu_buffers import HeaderField, IntArray, StepBuffers
+from argosy.engine.executors.cpu_drawing import Drawing
 from argosy.engine.executors.cpu_program import ProgramBuilder
 from argosy.engine.executors.cpu_step import StepInputs
 from argosy.engine.executors.cpu_weights import ModelWeights
 from argosy.engine.executors.kv_pool import KVPool
+from argosy.engine.executors.sampler import Greatest
 from argosy.engine.executors.sequence_state import SequenceState
 from argosy.engine.executors.sized_tape import LOGIT_ROWS, TOKENS
 from argosy.engine.executors.step_results import SCORED_ROWS_AT_ONCE, ComputedStep, Logits, collect_results, refuse_adapter
@@ -105,6 +107,7 @@ class CpuExecutor:
         self._logits = torch.from_numpy(self._buffers.logits)
         self._states: dict[int, SequenceState] = {}
         self._team = Team(num_threads)
+        self._drawing = Drawing(self._buffers.logits, self._team)
         self._warm_up()
 
     @property
@@ -153,7 +156,7 @@ class CpuExecutor:
         """End the threads and free the pool, the buffers, the weights' reference and all sampling state."""
         self._team.close()
         self._states.clear()
-        del self._program, self._inputs, self._attention, self._logits, self._buffers, self._pool, self._jit
+        del self._program, self._drawing, self._inputs, self._attention, self._logits, self._buffers, self._pool, self._jit
 
     def _run(self, entries: Sequence[ScheduledSequence]) -> list[SequenceResult]:
         states = [self._states[s.sequence_id] for s in entries]
@@ -172,7 +175,8 @@ class CpuExecutor:
         b.header[HeaderField.NUM_LOGIT_ROWS] = count
         self._program.logits.resize({LOGIT_ROWS: count})
         self._team.run(self._program.logits.tape)
-        return Logits(self._logits[:count], b.greatest_ids[:count].tolist(), b.greatest[:count].tolist())
+        greatest = Greatest(b.greatest_ids[:count].tolist(), b.greatest[:count].tolist())
+        return Logits(self._logits[:count], greatest, self._drawing.draw)
 
     def _layer_pool(self, layer: int) -> LayerPool:
         return LayerPool(*(self._pool.data[layer, side].data_ptr() for side in (0, 1)))

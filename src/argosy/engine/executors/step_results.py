@@ -11,7 +11,7 @@ from torch import Tensor
 
 from argosy.engine.core.plan import ScheduledSequence, SequenceResult, TokenLogprob
 from argosy.engine.executors.logprobs import token_logprobs
-from argosy.engine.executors.sampler import NOT_FINITE, Sampled, SampleRow, greedy, sample
+from argosy.engine.executors.sampler import NOT_FINITE, Draw, Greatest, Sampled, SampleRow, sample
 from argosy.engine.executors.sequence_state import SequenceState
 from argosy.engine.executors.step_layout import IntArray, to_device
 
@@ -20,14 +20,11 @@ SCORED_ROWS_AT_ONCE = 64
 
 
 class Logits(NamedTuple):
-    """Raw logits, f32 [rows, vocab], of some of a step's tokens.
-
-    `greatest_ids` and `greatest`, if known: where each row's greatest is first, and its value, NaN if any of the row is.
-    """
+    """Raw logits, f32 [rows, vocab], of some of a step's tokens; the rest as of `sample`."""
 
     values: Tensor
-    greatest_ids: Sequence[int] | None = None
-    greatest: Sequence[float] | None = None
+    greatest: Greatest | None = None
+    draw_raw: Draw | None = None
 
 
 LogitsOf = Callable[[IntArray], Logits]
@@ -73,10 +70,7 @@ def _sample(step: ComputedStep, results: list[SequenceResult]) -> None:
         return
     logits = step.logits_of(step.first_rows[1:][sampling] - 1)
     rows = [SampleRow(step.states[i], int(step.ends[i]), step.entries[i].num_output_tokens) for i in sampling]
-    if logits.greatest_ids is not None and logits.greatest is not None and all(row.is_plain_greedy for row in rows):
-        sampled = greedy(logits.greatest_ids, logits.greatest)
-    else:
-        sampled = sample(logits.values, rows)
+    sampled = sample(logits.values, rows, logits.greatest, logits.draw_raw)
     logprobs = _sampled_logprobs(logits.values, rows, sampled)
     for i, row, (token_id, error), scored in zip(sampling, rows, sampled, logprobs, strict=True):
         if error:
