@@ -1,12 +1,14 @@
 """How far a simulation of this machine is from the machine: unseen traces, served live and simulated.
 
     python benchmarks/sim_vs_live.py                    about six minutes on an idle machine
-    python benchmarks/sim_vs_live.py --seconds 8 --rounds 1 --calibration-rounds 1
+    python benchmarks/sim_vs_live.py --seconds 8 --rounds 1
+    python benchmarks/sim_vs_live.py --paced            with an executor that sleeps: all of the error but that of step times
 
-The engine runs in this process as a server runs it: `AsyncEngine` on its thread, requests submitted in real time. First it
-is calibrated (`argosy calibrate`, without writing anything), then the capacity of the trace's mix is measured, then every
-trace is served twice or more, all traces in turn, and simulated with the calibrated step times. The difference between two
-live runs of one trace stands beside the error: it is the floor that no simulation can beat.
+The engine runs in this process as a server runs it: `AsyncEngine` on its thread, requests submitted in real time. The
+capacity of the traces' mix is measured first. Then rounds follow, each of the loads of a calibration (as `argosy calibrate`
+runs them) and of all traces, so that both see the machine in the same moods; the traces are simulated with the step times
+fitted to the former. The difference between two live runs of one trace stands beside the error: it is the floor that no
+simulation can beat.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from typing import Any
 import numpy as np
 
 from argosy import __version__
-from argosy.bench.calibrate import calibrate_machine
+from argosy.bench.calibrate import Measured, StepLog, fit, machine_device, measure_round, warm_up
 from argosy.bench.step_samples import samples_of
 from argosy.cost.collectives import Topology
 from argosy.cost.deployment import Deployment
 from argosy.cost.device import Device, Precision
 from argosy.cost.formats import WeightFormat, precisions_for
-from argosy.cost.host import processor_name
+from argosy.cost.host import measure_host, processor_name
 from argosy.cost.machine_calibration import ENGINE, MeasuredModel
 from argosy.cost.measured_steps import attention_shares
 from argosy.cost.model_spec import ModelSpec
@@ -55,9 +57,10 @@ from argosy.sim.outcome import RequestOutcome, StepSpan
 from argosy.sim.replay import first_difference, live_run, replay
 from argosy.sim.replica import Replica
 from argosy.sim.workload.trace_request import Segment, TraceRequest, content_id
+from paced_engine import paced_parts
 
 BARS = {"tpot_mean_s": 0.05, "tokens_per_s": 0.03, "ttft_p50_s": 0.10, "ttft_p99_s": 0.10}
-RESULTS = Path(__file__).parent / "results" / "sim_vs_live.json"
+RESULTS = Path(__file__).parent / "results"
 MODEL = "smollm2-135m"
 
 
@@ -272,21 +275,25 @@ def report(label: str, done: int, total: int) -> None:
 
 
 async def run_live(
-    parts: EngineParts, seconds: float, rounds: int
-) -> tuple[float, dict[str, Any], dict[str, list[Figures]]]:
-    """(capacity, traces, live figures by trace): all traces in turn, `rounds` times."""
-    scheduler, engine = parts.step_loop.scheduler, start_async_engine(parts)
+    parts: EngineParts, log: StepLog, seconds: float, rounds: int
+) -> tuple[float, dict[str, list[TraceRequest]], dict[str, list[Figures]], list[Measured]]:
+    """(capacity, traces, live figures by trace, calibration): in each round the loads of a calibration, then all traces."""
+    scheduler, engine, rng = parts.step_loop.scheduler, start_async_engine(parts), Random(0)
     try:
+        await warm_up(engine, log, rng, report)
         capacity = await measured_capacity(engine, seconds)
         print(f"capacity of the mix: {capacity:.2f} requests/s", file=sys.stderr)
         made = traces(capacity, seconds)
         live: dict[str, list[Figures]] = {name: [] for name in made}
-        for number in range(rounds):
+        loads: list[Measured] = []
+        for number in range(1, rounds + 1):
+            loads += await measure_round(engine, log, rng, f"calibration, round {number} of {rounds}", report)
             for done, (name, requests) in enumerate(made.items()):
-                report(f"live, round {number + 1} of {rounds}", done, len(made))
+                report(f"live, round {number} of {rounds}", done, len(made))
                 live[name].append(await live_figures(engine, scheduler, requests, f"{name} {number}"))
-            report(f"live, round {number + 1} of {rounds}", len(made), len(made))
-        return capacity, made, live
+            report(f"live, round {number} of {rounds}", len(made), len(made))
+        loads += await measure_round(engine, log, rng, "calibration, last round", report)
+        return capacity, made, live, loads
     finally:
         await engine.shutdown()
 
@@ -294,21 +301,28 @@ async def run_live(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--paced", action="store_true", help="no model: an executor that takes as long as it says")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=18.0, help="of arrivals, per trace")
     parser.add_argument("--rounds", type=int, default=2, help="how often each trace is served live")
-    parser.add_argument("--calibration-rounds", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, default=None)
     asked = parser.parse_args()
-    args = EngineArgs(asked.model, threads=asked.threads)
-    device, measured = calibrate_machine(args, rounds=asked.calibration_rounds, report=report)
-    print(f"calibration: {measured.steps.held_out.median:.1%} off on loads left out", file=sys.stderr)
-
+    args = EngineArgs("paced" if asked.paced else asked.model, threads=asked.threads)
     records: list[Record] = []
-    parts = build_parts(args, on_record=records.append)
-    spec, _ = find_spec(parts.info.model_path)
+    log = StepLog()
+
+    def on_record(record: Record) -> None:
+        records.append(record)
+        log(record)
+
+    parts = paced_parts(on_record) if asked.paced else build_parts(args, on_record=on_record)
+    spec, _ = find_spec("SmolLM2-135M" if asked.paced else parts.info.model_path)
+    host = measure_host()
     config = parts.step_loop.scheduler.config
-    capacity, made, live = asyncio.run(run_live(parts, asked.seconds, asked.rounds))
+    capacity, made, live, loads = asyncio.run(run_live(parts, log, asked.seconds, asked.rounds))
+    device = machine_device(host, loads, spec)
+    measured = fit(loads, spec, device, args=args, parts=parts)
+    print(f"calibration: {measured.steps.held_out.median:.1%} off on loads left out", file=sys.stderr)
     run = live_run(config, records)
     parity = first_difference(run.steps, replay(run))
     pricer = pricer_of(spec, device, measured)
@@ -319,7 +333,7 @@ def main() -> None:
         "machine": processor_name(),
         "python": platform.python_version(),
         "argosy": __version__,
-        "model": asked.model,
+        "model": measured.model,
         "settings": {"seconds": asked.seconds, "rounds": asked.rounds, "threads": asked.threads or "default"},
         "capacity_requests_per_s": capacity,
         "requests": {name: len(requests) for name, requests in made.items()},
@@ -332,8 +346,9 @@ def main() -> None:
         "replayed_steps": len(run.steps),
         "replay_difference": parity,
     }
-    asked.results.parent.mkdir(parents=True, exist_ok=True)
-    asked.results.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    results = asked.results or RESULTS / ("sim_vs_live_paced.json" if asked.paced else "sim_vs_live.json")
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(table(compared, medians))
     print(f"\nlive steps took {1 / ratios[0]:.3f} of what was calibrated in the median, {1 / ratios[1]:.3f} in all")
     print(f"replay of {len(run.steps)} live steps: {parity or 'every decision equal'}")

@@ -95,7 +95,7 @@ class Measured:
 def measure_loads(
     parts: EngineParts, log: StepLog, *, rounds: int, seed: int = 0, report: OnLoad | None = None
 ) -> list[Measured]:
-    """Run every load `rounds` times, in another random order each round; one more round before them does not count.
+    """Run every load `rounds` times, in another random order each round, after a warm-up that does not count.
 
     Args:
         parts: built with `log` as `on_record`; nobody else drives them. They are closed at the end.
@@ -106,30 +106,48 @@ def measure_loads(
     """
     if rounds < 1:
         raise ConfigError(f"rounds must be at least 1, got {rounds}")
-    loads = design(parts.info)
     rng = Random(seed)  # noqa: S311, it draws prompts, it guards nothing
     measured: list[Measured] = []
 
     async def run() -> None:
         engine = start_async_engine(parts)
         try:
-            for number in range(rounds + 1):
-                for done, load in enumerate(rng.sample(loads, len(loads))):
-                    name = "warming up" if number == 0 else f"round {number} of {rounds}"
-                    if report is not None:
-                        report(name, done, len(loads))
-                    before = len(log.steps)
-                    await _run_load(engine, load, rng, f"{number}-{done}")
-                    if number:
-                        measured.append(Measured(load, tuple(log.steps[before:])))
-                    if number == 0 and done >= len(loads) // 4:
-                        break
-                if report is not None:
-                    report(name, len(loads), len(loads))
+            await warm_up(engine, log, rng, report)
+            for number in range(1, rounds + 1):
+                measured.extend(await measure_round(engine, log, rng, f"round {number} of {rounds}", report))
         finally:
             await engine.shutdown()
 
     asyncio.run(run())
+    return measured
+
+
+async def warm_up(engine: AsyncEngine, log: StepLog, rng: Random, report: OnLoad | None = None) -> None:
+    """Run some of the loads, so that nothing is done for the first time while it is measured."""
+    loads = design(engine.info)
+    await _run_loads(engine, log, rng.sample(loads, -(-len(loads) // 4)), rng, "warming up", report)
+
+
+async def measure_round(
+    engine: AsyncEngine, log: StepLog, rng: Random, label: str, report: OnLoad | None = None
+) -> list[Measured]:
+    """Run every load once, in an order that `rng` draws, on an engine that has nothing else to do and records to `log`."""
+    loads = design(engine.info)
+    return await _run_loads(engine, log, rng.sample(loads, len(loads)), rng, label, report)
+
+
+async def _run_loads(
+    engine: AsyncEngine, log: StepLog, loads: Sequence[Load], rng: Random, label: str, report: OnLoad | None
+) -> list[Measured]:
+    measured = []
+    for done, load in enumerate(loads):
+        if report is not None:
+            report(label, done, len(loads))
+        before = len(log.steps)
+        await _run_load(engine, load, rng, f"{label}, {load.name}")
+        measured.append(Measured(load, tuple(log.steps[before:])))
+    if report is not None:
+        report(label, len(loads), len(loads))
     return measured
 
 
