@@ -51,7 +51,10 @@ def simulate(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a fleet under a workload: the production scheduler and router on a virtual clock."""
+    """Simulate a fleet under a workload.
+
+    The engine's own scheduler and the fleet's own router run on a virtual clock; time comes from the cost model.
+    """
     if example is not None:
         if config is not None:
             raise ConfigError("--example prints a configuration; leave CONFIG out")

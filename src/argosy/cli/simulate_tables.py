@@ -37,8 +37,10 @@ def show_run(
     facts(console, [*_requests(run), *_resources(run)])
     heading(console, "Replicas")
     _replicas(console, results.replicas)
-    if any(blueprint.pricer.model.constants.held_out_error is None for blueprint in blueprints.values()):
-        console.print("\nnote: step times of a device that was not measured; see the report", style="dim")
+    carried = [one.pricer.model for one in blueprints.values() if one.pricer.model.constants.held_out_error is None]
+    if carried:
+        names = ", ".join(dict.fromkeys(model.device.name for model in carried))
+        console.print(f"\nnote: step times of {names} stand on measurements of other devices", style="dim")
     if files:
         console.print()
         for path in files:
