@@ -94,7 +94,7 @@ def by_argosy(folder: Path, replicas: int) -> dict[str, Any]:
         model=MODEL, device=DEVICE, block=BLOCK, max_len=MAX_LEN, sequences=SEQUENCES, chunk=CHUNK, replicas=replicas
     )
     loaded = parse_simulation(parse_yaml(text, "config"), folder)
-    blueprints = make_blueprints(loaded.config, folder)
+    blueprints = make_blueprints(loaded.config)
     kept = Keeps()
     began_s = time.process_time()
     outcome = run(assemble(loaded.config, blueprints, folder, sinks=Sinks(kept)))

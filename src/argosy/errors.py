@@ -120,6 +120,10 @@ class ConfigError(ArgosyError):
     """A setting of ours (flag, configuration key) is unknown or out of range; the message names it and the remedy."""
 
 
+class ConfigFileError(ConfigError):
+    """A configuration file says something impossible; the message names the file and the line, and keys as the file does."""
+
+
 class TraceFileError(ConfigError):
     """A file of recorded requests is damaged or of another form; the message names the file and, where one is, the line.
 

@@ -90,6 +90,16 @@ def test_an_overload_is_said_in_the_first_lines(capsys, fleet):
         ("device: l4", "device: l4\n    kv: fp7", "fleet.yaml:6: replicas[0]: kv 'fp7' is unknown"),
         ("llama-3.1-8b", "llama-3.1-9b", "fleet.yaml:1: model: no model is called 'llama-3.1-9b'"),
         ("num_blocks: 400, ", "", ""),
+        (
+            "max_num_seqs: 16",
+            "max_num_seqs: 0",
+            "fleet.yaml:6: replicas[0].engine: max_num_seqs must be at least 1, got 0",
+        ),
+        (
+            "max_num_seqs: 16",
+            "max_num_seq: 16",
+            "fleet.yaml:6: replicas[0].engine has an unknown key 'max_num_seq': did you mean max_num_seqs?",
+        ),
         ("rate_per_s: 3", "rate_per_s: -3", "fleet.yaml:12: workload.sources[0].arrivals: rate_per_s must be finite"),
         ("user_tokens: 100, output_tokens: 10", "lengths_from: t.csv", "trace t.csv cannot be read: No such file"),
         ("model: llama-3.1-8b", "model: [", "fleet.yaml:3: is not YAML"),
@@ -136,7 +146,7 @@ def test_examples_are_printed_as_they_are(capsys):
 @pytest.mark.parametrize("name", example_names())
 def test_every_example_can_be_built(name, tmp_path):
     loaded = parse_simulation(parse_yaml(example_text(name), name), tmp_path)
-    assert all(blueprint.scheduler.num_blocks > 100 for blueprint in make_blueprints(loaded.config, tmp_path).values())
+    assert all(blueprint.scheduler.num_blocks > 100 for blueprint in make_blueprints(loaded.config).values())
 
 
 def test_the_help_names_every_example(capsys):

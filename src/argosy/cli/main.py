@@ -25,7 +25,16 @@ from argosy.cli import (
 )
 from argosy.cli.flags import in_flags
 from argosy.cli.terminal import complain
-from argosy.errors import ArgosyError, ConfigError, InvalidRequest, ModelFileError, UnknownModel, UnsupportedModel
+from argosy.errors import (
+    ArgosyError,
+    ConfigError,
+    ConfigFileError,
+    InvalidRequest,
+    ModelFileError,
+    TraceFileError,
+    UnknownModel,
+    UnsupportedModel,
+)
 
 USAGE_ERRORS = (ConfigError, InvalidRequest, ModelFileError, UnknownModel, UnsupportedModel)
 EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
@@ -80,6 +89,12 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
+def _told(error: ArgosyError) -> str:
+    """The message as the command line has it: settings by their flags, but keys of a file as they are there."""
+    is_of_flags = isinstance(error, ConfigError) and not isinstance(error, ConfigFileError | TraceFileError)
+    return in_flags(error.message) if is_of_flags else error.message
+
+
 def _open_missing_streams() -> None:
     """Python has None for a standard stream that was closed before it started, as some service managers do."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -99,7 +114,7 @@ def run(arguments: list[str]) -> int:
         complain(error.format_message() + hint)
         return error.exit_code
     except ArgosyError as error:
-        complain(in_flags(error.message) if isinstance(error, ConfigError) else error.message)
+        complain(_told(error))
         return EXIT_USAGE if isinstance(error, USAGE_ERRORS) else EXIT_FAILURE
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED

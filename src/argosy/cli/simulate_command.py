@@ -105,7 +105,7 @@ def _run(
             return run(assembly, report)
 
     try:
-        blueprints = make_blueprints(loaded.config, loaded.folder, lambda name: find_spec(name)[0])
+        blueprints = make_blueprints(loaded.config, lambda name: find_spec(name)[0])
         if output is None:
             return simulated(None), blueprints, []
         folder = OutputFolder(output, loaded, overwrite=overwrite)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from argosy.cost.calibration_file import Calibration, parse_calibrations
 from argosy.cost.catalogue import find_model
 from argosy.cost.model_spec import ModelSpec
 from argosy.engine.core.kv_events import KVListener
@@ -100,42 +99,29 @@ def assemble(
     return _Assembler(config, blueprints, streams, sinks or Sinks()).assemble(source)
 
 
-def make_blueprints(config: SimulationConfig, folder: Path, find_spec: FindModel = find_model) -> dict[str, Blueprint]:
+def make_blueprints(config: SimulationConfig, find_spec: FindModel = find_model) -> dict[str, Blueprint]:
     """A blueprint of every group by its name.
 
     Args:
-        folder: where a relative path of a calibration starts.
         find_spec: the shape of a model by name.
 
     Raises:
-        ConfigError: an unknown name, a model that does not fit, an impossible layout, a file that cannot be read.
+        ConfigError: an unknown name, a model that does not fit, an impossible layout.
     """
     try:
         model = find_spec(config.model)
     except ConfigError as error:
         raise ConfigError(f"model: {error}", param="model") from None
-    calibrations = _calibrations(config.calibration, folder)
     blueprints = {}
     for index, group in enumerate(config.replicas):
         path = f"replicas[{index}]"
         try:
             name = None if group.speculation is None else group.speculation.draft
             draft = None if name is None else find_spec(name)
-            blueprints[group.name] = blueprint_of(group, model, draft, calibrations)
+            blueprints[group.name] = blueprint_of(group, model, draft)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}", param=f"{path}.{error.param}" if error.param else path) from None
     return blueprints
-
-
-def _calibrations(name: str | None, folder: Path) -> Sequence[Calibration]:
-    if name is None:
-        return ()
-    path = folder / name
-    try:
-        return parse_calibrations(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"calibration {path} cannot be read: {reason}", param="calibration") from error
 
 
 @dataclass(slots=True)

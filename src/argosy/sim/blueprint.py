@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from argosy.cost.calibration_file import Calibration, constants_for
+from argosy.cost.calibration_file import constants_for
 from argosy.cost.catalogue import find_device, find_node
 from argosy.cost.collectives import Topology
 from argosy.cost.deployment import Deployment
@@ -104,14 +103,11 @@ class Blueprint:
         return KvLink(bytes_per_s, kv_bytes_per_token(deployment.spec, deployment.precisions.kv), latency_s)
 
 
-def blueprint_of(
-    group: ReplicaGroup, model: ModelSpec, draft: ModelSpec | None = None, calibrations: Sequence[Calibration] = ()
-) -> Blueprint:
+def blueprint_of(group: ReplicaGroup, model: ModelSpec, draft: ModelSpec | None = None) -> Blueprint:
     """The blueprint of a group of a configuration.
 
     Args:
         draft: the model that `group.speculation.draft` names.
-        calibrations: beside those of the package, and before them.
 
     Raises:
         ConfigError: an unknown name, a layout that the model does not allow, or a model that does not fit.
@@ -121,7 +117,7 @@ def blueprint_of(
     if weights is None:
         raise ConfigError(f"weights {group.weights!r} is unknown: {nearest(group.weights, WEIGHT_FORMATS)}", param="weights")
     kv = _kv(group, device)
-    constants = _constants(group, device, calibrations)
+    constants = _constants(group, device)
     plan = group.parallelism.plan()
     deployment = Deployment(model, plan, precisions_for(device, weights, kv))
     speculation, beside = None, None
@@ -187,17 +183,16 @@ def _kv(group: ReplicaGroup, device: Device) -> Precision:
     return kv_type(device, known[group.kv])
 
 
-def _constants(group: ReplicaGroup, device: Device, calibrations: Sequence[Calibration]) -> Constants:
-    # Of several calibrations the last one counts.
-    all_of_them = (*known_calibrations(device.name), *calibrations)
-    engines = list(dict.fromkeys(engine for one in all_of_them for engine in one.engines))
+def _constants(group: ReplicaGroup, device: Device) -> Constants:
+    known = known_calibrations(device.name)
+    engines = list(dict.fromkeys(engine for one in known for engine in one.engines))
     if group.step_times not in engines:
-        known = nearest(group.step_times, engines)
-        raise ConfigError(f"step_times {group.step_times!r} were not measured: {known}", param="step_times")
+        what = f"step_times {group.step_times!r} were not measured: {nearest(group.step_times, engines)}"
+        raise ConfigError(what, param="step_times")
     if is_this_machine(group.device) and group.step_times != ENGINE:
         what = f"step_times of {group.device} are those of {ENGINE}, got {group.step_times!r}: set step_times: {ENGINE}"
         raise ConfigError(what, param="step_times")
-    return constants_for(device.name, group.step_times, calibrations=all_of_them)
+    return constants_for(device.name, group.step_times, calibrations=known)
 
 
 def _speculation(

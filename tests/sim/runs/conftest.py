@@ -59,7 +59,7 @@ def simulate(
     """Run the small fleet with the settings of `more` appended, or all of `text`."""
     full = dedent(text) if text else small_fleet(**fields) + dedent(more)
     loaded = parse_simulation(parse_yaml(full, "fleet.yaml"), folder)
-    blueprints = make_blueprints(loaded.config, loaded.folder)
+    blueprints = make_blueprints(loaded.config)
     log, trace = io.BytesIO(), io.BytesIO()
     perfetto = PerfettoTrace(trace, max_events=max_events)
     sinks = Sinks(RunLog(log, seed=loaded.config.seed, config=loaded.file.values), steps, perfetto)

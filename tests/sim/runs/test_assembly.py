@@ -156,6 +156,6 @@ def test_the_service_level_and_faster_devices(simulated, fleet_text):
 
 def test_an_assembly_needs_no_sinks(simulated):
     loaded = simulated().loaded
-    assembly = assemble(loaded.config, make_blueprints(loaded.config, loaded.folder), loaded.folder)
+    assembly = assemble(loaded.config, make_blueprints(loaded.config), loaded.folder)
     assembly.loop.run(5.0)
     assert assembly.fleet.counters.offered > 0

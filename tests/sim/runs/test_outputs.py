@@ -20,7 +20,7 @@ from argosy.sim.summary import summary
 
 def written(text: str, folder, *, overwrite: bool = False):
     loaded = parse_simulation(parse_yaml(text, "fleet.yaml"), folder)
-    blueprints = make_blueprints(loaded.config, loaded.folder)
+    blueprints = make_blueprints(loaded.config)
     outputs = OutputFolder(folder / "out", loaded, overwrite=overwrite)
     with outputs.sinks() as sinks:
         outcome = run(assemble(loaded.config, blueprints, loaded.folder, sinks=sinks))

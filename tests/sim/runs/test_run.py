@@ -142,15 +142,6 @@ def test_faults_of_a_group_are_located(simulated):
     assert caught.value.param == "model"
 
 
-def test_a_calibration_of_the_folder_counts(simulated, tmp_path):
-    text = "calibration: c.json\nmodel: llama-3.1-8b\nreplicas: [{device: l4, engine: {num_blocks: 99}}]\n" + WORKLOAD
-    with pytest.raises(ConfigError, match=r"calibration .*c.json cannot be read: No such file"):
-        simulated(text=text, folder=tmp_path)
-    (tmp_path / "c.json").write_text("{}")
-    with pytest.raises(ConfigError, match="calibrations must be a list"):
-        simulated(text=text, folder=tmp_path)
-
-
 WORKLOAD = """
 workload:
   max_requests: 3

@@ -106,7 +106,6 @@ class SimulationConfig:
         warm_up_s: requests that arrive earlier are served, but not counted.
         measure_until_s: those that arrive then or later likewise; None counts all.
         stop_at_s: the run ends then, whatever is in flight; None lets every request end.
-        calibration: file of constants fitted by a calibration, beside those of the package.
     """
 
     model: str
@@ -125,7 +124,6 @@ class SimulationConfig:
     faults: tuple[Crash | Hang | Slowdown | Corruption | Partition, ...] = ()
     random_crashes: RandomCrashes | None = None
     slo: Slo | None = None
-    calibration: str | None = None
     outputs: OutputSettings = field(default_factory=OutputSettings)
 
     def __post_init__(self) -> None:

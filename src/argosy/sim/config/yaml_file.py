@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from argosy.errors import ConfigError, TraceFileError
+from argosy.errors import ConfigError, ConfigFileError, TraceFileError
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _FLAGS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -56,20 +56,20 @@ class YamlFile:
         path = error.param or ""
         while path and path not in self.lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
-        return ConfigError(f"{self.name}:{self.lines.get(path, 1)}: {error.message}", param=error.param)
+        return ConfigFileError(f"{self.name}:{self.lines.get(path, 1)}: {error.message}", param=error.param)
 
 
 def read_yaml(path: Path) -> YamlFile:
     """The file at `path`.
 
     Raises:
-        ConfigError: it cannot be read, or is not the YAML described above; names the line.
+        ConfigFileError: it cannot be read, or is not the YAML described above; names the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"configuration {path} cannot be read: {reason}") from error
+        raise ConfigFileError(f"configuration {path} cannot be read: {reason}") from error
     return parse_yaml(text, str(path))
 
 
@@ -81,9 +81,9 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         mark = getattr(error, "problem_mark", None)
         line = 1 if mark is None else mark.line + 1
         what = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{name}:{line}: is not YAML: {' '.join(what.split())}") from None
+        raise ConfigFileError(f"{name}:{line}: is not YAML: {' '.join(what.split())}") from None
     if node is None:
-        raise ConfigError(f"{name}: is empty; 'argosy simulate --example NAME' prints configurations to begin with")
+        raise ConfigFileError(f"{name}: is empty; 'argosy simulate --example NAME' prints configurations to begin with")
     reader = _Reader(name)
     return YamlFile(name, text, reader.value(node, "", 0), reader.lines)
 
@@ -143,4 +143,4 @@ class _Reader:
         return text
 
     def _refuse(self, node: yaml.Node, what: str) -> NoReturn:
-        raise ConfigError(f"{self._name}:{node.start_mark.line + 1}: {what}")
+        raise ConfigFileError(f"{self._name}:{node.start_mark.line + 1}: {what}")
