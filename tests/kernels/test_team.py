@@ -16,6 +16,7 @@ import pytest
 from numba import cfunc, njit, types
 
 from argosy.errors import EngineUnavailable
+from argosy.kernels import team as team_module
 from argosy.kernels.atomics import add_i64, compare_and_swap_i64, load_i64, sleep_us, store_i64
 from argosy.kernels.tape import PerThread, Tape, TapeBuilder
 from argosy.kernels.team import Team
@@ -38,6 +39,12 @@ def _add_total_of_previous(args, begin, end, thread):
 def _count(args, begin, end, thread):
     for i in range(begin, end):
         add_i64(args[0] + 8 * i, 1)
+
+
+@cfunc(OP, nopython=True)
+def _add_sum(args, begin, end, thread):
+    for i in range(args[2]):
+        add_i64(args[1], load_i64(args[0] + 8 * i))
 
 
 @cfunc(OP, nopython=True)
@@ -134,10 +141,13 @@ def test_an_empty_tape_and_an_op_without_items_are_over_at_once(team_of):
     team.run(builder.build())
 
 
-def test_a_thread_asleep_with_a_chunk_is_waited_for(team_of):
-    counts, naps = np.zeros(40, dtype=np.int64), np.array([3], dtype=np.int64)
+@pytest.mark.timeout(40)
+def test_a_thread_asleep_with_a_chunk_is_waited_for_and_wakes_who_waits(team_of, monkeypatch):
+    """Were nobody woken, every nap would cost a second."""
+    monkeypatch.setattr(team_module, "_LATE_WAKE_NS", 999_999_999)
+    counts, naps = np.zeros(40, dtype=np.int64), np.array([60], dtype=np.int64)
     builder = TapeBuilder(2)
-    builder.add(_sleep_as_thread_1.address, [counts.ctypes.data, naps.ctypes.data, 20_000], items=40)
+    builder.add(_sleep_as_thread_1.address, [counts.ctypes.data, naps.ctypes.data, 3_000], items=40)
     builder.add(_count.address, [counts.ctypes.data], items=40)
     tape, team = builder.build(), team_of(2)
     deadline_s, steps = time.monotonic() + 30, 0
@@ -163,6 +173,39 @@ def test_a_thread_late_by_many_steps_changes_nothing(team_of):
         np.testing.assert_array_equal(counts, 4 * steps)
         assert time.monotonic() < deadline_s, "thread 1 never ran the replicated op"
     assert scratch[0, 0] == steps
+
+
+def test_a_late_thread_begins_nothing_before_its_time(team_of):
+    """It goes on in the middle of a tape whose ops read what the ones before them wrote in the same step; a step that was
+    computed in another order leaves its mark in the sum over all steps."""
+    size, num_ops = 3, 8
+    buffers, naps, total = (
+        np.zeros((num_ops + 1, size), dtype=np.int64),
+        np.array([60], dtype=np.int64),
+        np.zeros(1, np.int64),
+    )
+    scratch = np.zeros((2, 8), dtype=np.int64)
+    builder = TapeBuilder(2)
+    builder.add(_count.address, [buffers.ctypes.data], items=1)
+    private = PerThread(scratch.ctypes.data, scratch.strides[0])
+    builder.add(_sleep_as_thread_1.address, [private, naps.ctypes.data, 1_000], items=1, replicated=True)
+    for previous, out in itertools.pairwise(buffers):
+        builder.add(_add_total_of_previous.address, [previous.ctypes.data, out.ctypes.data, size], items=size)
+    builder.add(_add_sum.address, [buffers[-1].ctypes.data, total.ctypes.data, size], items=1)
+    tape, team = builder.build(), team_of(2)
+    deadline_s, steps = time.monotonic() + 30, 0
+    while naps[0] > 0:
+        for _ in range(50):
+            team.run(tape)
+        steps += 50
+        assert time.monotonic() < deadline_s, "thread 1 never ran the replicated op"
+    expected = 0
+    for step in range(1, steps + 1):
+        row = np.array([step, 0, 0])
+        for _ in range(num_ops):
+            row = row.sum() + np.arange(size)
+        expected += int(row.sum())
+    assert total[0] == expected
 
 
 def test_tapes_of_one_team_take_turns(team_of):
@@ -251,6 +294,7 @@ def _num_team_threads() -> int:
 _FORKING = """
 import os, sys
 from argosy.errors import EngineUnavailable
+from argosy.kernels import team as team_module
 from argosy.kernels.tape import TapeBuilder
 from argosy.kernels.team import Team
 team, tape = Team(2), TapeBuilder(2).build()
