@@ -109,8 +109,9 @@ def test_step_times_are_found_again(measured):
         for step in one.steps:
             if step.num_running == 0:
                 continue
-            host_s = found.steps.host_step_s + found.steps.host_sequence_s * len(step.entries)
             features = features_of(step, {None: 1.0})
+            curve = found.steps
+            host_s = curve.host_step_s + curve.host_sequence_s * features.sequences + curve.host_token_s * features.tokens
             assert found.steps.step_s(features) - host_s == pytest.approx(step.executor_s, rel=0.04)
     assert found.steps.held_out.median < 0.02
     assert found.model == "toy"

@@ -14,7 +14,7 @@ from argosy.cost.machine_calibration import ENGINE, MeasuredModel, load_machine,
 from argosy.cost.measured_steps import MeasuredSteps, StepErrors
 
 STEPS = MeasuredSteps(
-    (1, 64), (0.01, 0.1), 1e-4, 1e-5, 1e-7, 1e-8, 5e-4, 4e-5, 900, StepErrors(0.01, 0.02), StepErrors(0.03, 0.05)
+    (1, 64), (0.01, 0.1), 1e-4, 1e-5, 1e-7, 1e-8, 5e-4, 4e-5, 3e-6, 900, StepErrors(0.01, 0.02), StepErrors(0.03, 0.05)
 )
 VALUES = {name: one.start for name, one in SHARED_PARAMETERS.items()} | {f"step_s:{ENGINE}": 1e-3}
 

@@ -27,7 +27,7 @@ from argosy.errors import ConfigError
 
 SPEC = find_model("Llama-3.1-8B")
 STEPS = MeasuredSteps(
-    (1, 64), (0.01, 0.1), 1e-4, 1e-5, 1e-7, 1e-8, 5e-4, 4e-5, 900, StepErrors(0.01, 0.02), StepErrors(0.03, 0.05)
+    (1, 64), (0.01, 0.1), 1e-4, 1e-5, 1e-7, 1e-8, 5e-4, 4e-5, 3e-6, 900, StepErrors(0.01, 0.02), StepErrors(0.03, 0.05)
 )
 
 

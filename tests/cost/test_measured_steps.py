@@ -22,11 +22,15 @@ from argosy.cost.parallel import ParallelPlan
 from argosy.errors import ConfigError
 
 NONE = StepErrors(0.0, 0.0)
-TRUTH = MeasuredSteps((1, 8, 64, 256), (0.01, 0.02, 0.09, 0.4), 3e-4, 1e-5, 2e-7, 1e-8, 5e-4, 4e-5, 100, NONE, NONE)
+TRUTH = MeasuredSteps((1, 8, 64, 256), (0.01, 0.02, 0.09, 0.4), 3e-4, 1e-5, 2e-7, 1e-8, 5e-4, 4e-5, 3e-6, 100, NONE, NONE)
+
+
+def host_s_of(features: StepFeatures) -> float:
+    return TRUTH.host_step_s + TRUTH.host_sequence_s * features.sequences + TRUTH.host_token_s * features.tokens
 
 
 def executor_s(features: StepFeatures) -> float:
-    host_s = TRUTH.host_step_s + TRUTH.host_sequence_s * features.sequences
+    host_s = host_s_of(features)
     return TRUTH.step_s(features) - host_s
 
 
@@ -42,8 +46,7 @@ def samples(noise: Random | None = None) -> list[StepSample]:
             seconds = executor_s(features)
             if noise is not None and noise.random() < 0.25:
                 seconds *= 1.0 + 4.0 * noise.random()
-            host_s = TRUTH.host_step_s + TRUTH.host_sequence_s * features.sequences
-            made.append(StepSample(features, number, seconds, host_s))
+            made.append(StepSample(features, number, seconds, host_s_of(features)))
     return made
 
 
@@ -58,6 +61,7 @@ def test_the_constants_of_exact_steps_are_found():
     assert found.pair_s == pytest.approx(TRUTH.pair_s, rel=0.05)
     assert found.host_step_s == pytest.approx(TRUTH.host_step_s, rel=1e-6)
     assert found.host_sequence_s == pytest.approx(TRUTH.host_sequence_s, rel=1e-6)
+    assert found.host_token_s == pytest.approx(TRUTH.host_token_s, rel=1e-6)
     assert found.steps == len(samples())
     assert found.fitted.median < 0.01
     assert found.held_out.median < 0.05
@@ -73,6 +77,21 @@ def test_what_a_curve_misses_shows_on_configurations_left_out():
     found = fit_measured_steps(odd, folds=len({one.configuration for one in odd}))
     assert found.held_out.p90 >= found.fitted.p90
     assert found.held_out.median < 0.1
+
+
+def test_times_around_the_executor_are_never_below_nothing():
+    """Falling with the number of tokens, which no host does: the slope is 0 and not negative."""
+    odd = [replace(one, host_s=1e-3 / one.features.tokens) for one in samples()]
+    found = fit_measured_steps(odd)
+    assert min(found.host_step_s, found.host_sequence_s, found.host_token_s) == 0.0
+    assert found.host_step_s > 0.0
+
+
+def test_a_rare_wait_around_the_executor_does_not_count():
+    slow = samples()
+    slow[0] = replace(slow[0], host_s=5.0)
+    many = slow + [replace(one) for one in samples() for _ in range(8)]
+    assert fit_measured_steps(many).host_step_s == pytest.approx(TRUTH.host_step_s, rel=0.05)
 
 
 def test_time_around_the_executor_is_not_guessed():

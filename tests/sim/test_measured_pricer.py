@@ -23,7 +23,7 @@ from argosy.sim.measured_pricer import MeasuredPricer
 from argosy.sim.step_pricer import Chunk, StepPricer, StepShape
 
 NONE = StepErrors(0.0, 0.0)
-STEPS = MeasuredSteps((1, 64), (0.01, 0.1), 1e-4, 1e-5, 1e-7, 1e-8, 5e-4, 4e-5, 900, NONE, NONE)
+STEPS = MeasuredSteps((1, 64), (0.01, 0.1), 1e-4, 1e-5, 1e-7, 1e-8, 5e-4, 4e-5, 3e-6, 900, NONE, NONE)
 SMALL = find_model("SmolLM2-135M")
 VALUES = {name: one.start for name, one in SHARED_PARAMETERS.items()} | {f"step_s:{ENGINE}": 1e-3}
 

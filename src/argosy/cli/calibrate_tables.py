@@ -28,6 +28,7 @@ def show_calibration(device: Device, measured: MeasuredModel, path: Path) -> Non
         ("prompts, per 1000 query-key pairs", 1e6 * steps.pair_s * 1000, "µs"),
         ("around the executor, each step", 1e6 * steps.host_step_s, "µs"),
         ("around the executor, each sequence", 1e6 * steps.host_sequence_s, "µs"),
+        ("around the executor, each token", 1e6 * steps.host_token_s, "µs"),
     ):
         rest.add_row(name, f"{value:.2f} {unit}")
     console.print(rest)

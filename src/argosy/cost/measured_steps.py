@@ -1,7 +1,7 @@
 """Step times of one model on one machine as a curve through measurements, where a roofline is too stiff.
 
     seconds = rows(tokens) + logit_s logit_rows + sequence_s sequences + seen_s seen + pair_s pairs      (the executor)
-            + host_step_s + host_sequence_s sequences                                                    (around it)
+            + host_step_s + host_sequence_s sequences + host_token_s tokens                              (around it)
 
 `rows` is linear between knots: one pass over the weights, the tiles of matrix kernels and the way from memory-bound to
 compute-bound are all in it. `seen` are the tokens that decoding sequences look at, `pairs` the query-key pairs of prompt
@@ -35,6 +35,8 @@ _KNOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512,
 _STEPS_PER_KNOT = 2
 _FEWEST_STEPS = 50
 _PRIOR = 0.01
+# Share of times around the executor that count, the shortest ones.
+_HOST_KEPT = 0.97
 _LOW, _HIGH = 1e-6, 1e6
 _TERMS = ("logit_s", "sequence_s", "seen_s", "pair_s")
 
@@ -96,6 +98,7 @@ class MeasuredSteps:
     pair_s: float
     host_step_s: float
     host_sequence_s: float
+    host_token_s: float
     steps: int
     fitted: StepErrors
     held_out: StepErrors
@@ -106,7 +109,13 @@ class MeasuredSteps:
             raise ConfigError(f"knots must rise from 1 and be two or more, got {self.knots}")
         if len(self.rows_s) != len(self.knots):
             raise ConfigError(f"{len(self.rows_s)} times for {len(self.knots)} knots")
-        times = (*self.rows_s, *(getattr(self, name) for name in _TERMS), self.host_step_s, self.host_sequence_s)
+        times = (
+            *self.rows_s,
+            *(getattr(self, name) for name in _TERMS),
+            self.host_step_s,
+            self.host_sequence_s,
+            self.host_token_s,
+        )
         if not all(math.isfinite(one) and one >= 0 for one in times):
             raise ConfigError("measured step times must be finite and not negative")
 
@@ -123,6 +132,7 @@ class MeasuredSteps:
             self.rows_at(tokens)
             + self.logit_s * logit_rows
             + (self.sequence_s + self.host_sequence_s) * sequences
+            + self.host_token_s * tokens
             + self.host_step_s
         )
 
@@ -165,7 +175,7 @@ def fit_measured_steps(samples: Sequence[StepSample], *, folds: int = 5, seed: i
         left_out = fold == number
         guessed = _fit(design[~left_out], seconds[~left_out], len(knots))
         held_out.append(np.abs(design[left_out] @ guessed / seconds[left_out] - 1.0))
-    host_step_s, host_sequence_s = _fit_host(samples)
+    host_step_s, host_sequence_s, host_token_s = _fit_host(samples)
     return MeasuredSteps(
         knots=knots,
         rows_s=tuple(values[: len(knots)].tolist()),
@@ -175,6 +185,7 @@ def fit_measured_steps(samples: Sequence[StepSample], *, folds: int = 5, seed: i
         pair_s=pair_s,
         host_step_s=host_step_s,
         host_sequence_s=host_sequence_s,
+        host_token_s=host_token_s,
         steps=len(samples),
         fitted=StepErrors.of(np.abs(design @ values / seconds - 1.0)),
         held_out=StepErrors.of(np.concatenate(held_out)),
@@ -236,21 +247,33 @@ def _fit(design: Array, seconds: Array, num_knots: int) -> Array:
     return np.exp(robust_fit(residuals, log_start, low, high, outlier=OUTLIER).x)
 
 
-def _fit_host(samples: Sequence[StepSample]) -> tuple[float, float]:
-    """(seconds a step, seconds a sequence) around the executor: Theil-Sen over medians by number of sequences."""
-    by_sequences: dict[float, list[float]] = {}
+def _fit_host(samples: Sequence[StepSample]) -> tuple[float, float, float]:
+    """Seconds around the executor (a step, a sequence, a token), each at least 0.
+
+    Least squares on trimmed means of steps with alike numbers of sequences and tokens, weighed by how many there are. Means,
+    since waits for the interpreter are rare, long and part of what every run will see; trimmed, since some are not.
+    """
+    alike: dict[tuple[int, int], list[StepSample]] = {}
     for one in samples:
         if one.host_s is not None:
-            by_sequences.setdefault(one.features.sequences, []).append(one.host_s)
-    if not by_sequences:
+            sizes = (one.features.sequences, one.features.tokens)
+            alike.setdefault((round(2.0 * math.log2(sizes[0])), round(2.0 * math.log2(sizes[1]))), []).append(one)
+    if not alike:
         raise ConfigError("no step followed another at once: the time around the executor cannot be told")
-    points = sorted((count, float(np.median(times)), len(times)) for count, times in by_sequences.items())
-    slopes = [
-        (after[1] - before[1]) / (after[0] - before[0])
-        for index, before in enumerate(points)
-        for after in points[index + 1 :]
-        if min(before[2], after[2]) >= _STEPS_PER_KNOT
-    ]
-    slope = max(0.0, float(np.median(slopes))) if slopes else 0.0
-    rests = [max(0.0, median_s - slope * count) for count, median_s, times in points for _ in range(times)]
-    return float(np.median(rests)), slope
+    rows, seconds, weights = [], [], []
+    for group in alike.values():
+        times = sorted([one.host_s for one in group if one.host_s is not None])
+        kept = times[: max(1, math.ceil(_HOST_KEPT * len(times)))]
+        rows.append([1.0, *np.mean([(one.features.sequences, one.features.tokens) for one in group], axis=0)])
+        seconds.append(sum(kept) / len(kept))
+        weights.append(math.sqrt(len(group)))
+    design, wanted = np.array(rows) * np.array(weights)[:, None], np.array(seconds) * np.array(weights)
+    used, found = [0, 1, 2], np.zeros(3)
+    while used:
+        solved = np.linalg.lstsq(design[:, used], wanted, rcond=None)[0]
+        if (solved >= 0).all():
+            found[used] = solved
+            break
+        used.pop(int(np.argmin(solved)))
+    step_s, sequence_s, token_s = found.tolist()
+    return step_s, sequence_s, token_s
