@@ -61,9 +61,9 @@ def test_windows_count_by_their_layers():
     windowed = PRICERS["Gemma-3-27B"]
     seen = tuple(5000 if limit is None else 1024 for limit in windowed.limits)
     mean = (10 * 5000 + 52 * 1024) / 62
-    assert windowed.step_s(StepShape(1, 1, seen, seen)) == pytest.approx(
-        STEPS.step_s(StepFeatures(1, 1, 1, mean, 0.0)), rel=1e-12
-    )
+    pairs = (10 * (20 * 5000 + 210) + 52 * (20 * 1024)) / 62
+    expected = STEPS.step_s(StepFeatures(21, 2, 2, mean, pairs))
+    assert windowed.step_s(StepShape(1, 1, seen, seen, (Chunk(20, 5000, True),))) == pytest.approx(expected, rel=1e-12)
 
 
 @given(st.sampled_from(sorted(PRICERS)), st.integers(1, 80), st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
