@@ -1,4 +1,4 @@
-"""What a live engine decided under memory pressure, with shared prefixes, early ends and aborts, decided anew in a simulation."""
+"""What a live engine decided under memory pressure, with shared prefixes, early ends and aborts, decided anew."""
 
 from __future__ import annotations
 
