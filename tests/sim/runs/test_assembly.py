@@ -35,10 +35,13 @@ def test_an_autoscaler_adds_replicas_and_pays_for_them_while_they_are_there(simu
 
 BURST = """
 workload:
-  max_requests: 230
+  duration_s: 100
   sources:
     - name: burst
-      arrivals: {kind: on_off, on_rate_per_s: 20, off_rate_per_s: 0.5, mean_on_s: 10, mean_off_s: 100}
+      arrivals:
+        kind: seasonal
+        rate_per_s: 20
+        seasons: [{kind: steps, period_s: 100, points: [[0, 1], [10, 0.02]]}]
       requests: {user_tokens: 100, output_tokens: 30}
 """
 
@@ -50,6 +53,9 @@ def test_replicas_that_went_away_cost_no_more(simulated, fleet_text):
     assert added
     assert first.usd == pytest.approx(ran.run.results.duration_s / 3600 * ran.assembly.blueprints["a"].usd_per_hour)
     assert all(replica.usd < 0.8 * first.usd for replica in added)
+    (pool,) = ran.assembly.pools
+    assert len(pool) < 1 + len(added), "some have gone"
+    assert ran.run.results.usd == pytest.approx(pool.usd())
 
 
 PAIR = """

@@ -65,6 +65,35 @@ def test_a_run_that_is_stopped_says_what_is_in_flight(simulated):
     assert 9.5 < max(told) <= 10.0, "steps up to the end are told of"
 
 
+def test_steps_that_advance_together_are_told_of_up_to_the_end(simulated):
+    ran = simulated(
+        text="""
+        model: llama-3.1-8b
+        replicas: [{device: l4, engine: {num_blocks: 400, max_model_len: 2048}}]
+        stop_at_s: 10
+        workload:
+          max_requests: 1
+          sources:
+            - {name: u, arrivals: {kind: constant, rate_per_s: 10}, requests: {user_tokens: 9, output_tokens: 2000}}
+        """
+    )
+    told = [row["end_s"] for row in map(orjson.loads, ran.log.splitlines()) if row["kind"] == "step"]
+    assert 9.8 < max(told) <= 10.0
+    assert len(told) > 100
+
+
+def test_what_is_kept_over_time_adds_up_to_the_results(simulated):
+    results = simulated().run.results
+    windows = results.series.windows
+    busy_s = sum(replica.busy_s for replica in results.replicas)
+    assert sum(window.busy_s for window in windows) == pytest.approx(busy_s)
+    used = sum(replica.mean_kv_used * replica.busy_s for replica in results.replicas) / busy_s
+    assert sum(window.kv_held for window in windows) / sum(window.kv_blocks for window in windows) == pytest.approx(used)
+    hits = sum(window.prefix_hit_tokens for window in windows) / sum(window.prefix_query_tokens for window in windows)
+    assert hits == pytest.approx(results.prefix_hit_rate)
+    assert sum(window.energy_j for window in windows) == pytest.approx(results.energy_j)
+
+
 def test_an_overload_is_called_unstable(simulated):
     results = simulated(count=1, duration_s=25, rate=40, steps=False).run.results
     assert results.stability.is_unstable
