@@ -208,6 +208,72 @@ def test_a_late_thread_begins_nothing_before_its_time(team_of):
     assert total[0] == expected
 
 
+class ScriptedCrew:
+    """Sizes in turn, whatever the steps were like."""
+
+    def __init__(self, *sizes: int) -> None:
+        self._sizes = itertools.cycle(sizes)
+        self.active = next(self._sizes)
+
+    def after_step(self, now_s: float, duration_s: float, waited_s: float) -> int:
+        assert waited_s >= 0
+        assert 0 < duration_s < 60
+        self.active = next(self._sizes)
+        return self.active
+
+
+def test_fewer_threads_may_take_part_and_come_back(team_of):
+    counts = np.zeros((6, 40), dtype=np.int64)
+    builder = TapeBuilder(4)
+    for row in counts:
+        builder.add(_count.address, [row.ctypes.data], items=40)
+    tape, team = builder.build(), team_of(4)
+    team._crew = ScriptedCrew(4, 1, 1, 3, 2, 4, 1)
+    for _ in range(3000):
+        team.run(tape)
+    np.testing.assert_array_equal(counts, 3000)
+
+
+def test_who_is_left_out_does_nothing_until_called_back_or_closed(team_of):
+    notes = np.zeros((3, 3), dtype=np.int64)
+    builder = TapeBuilder(3)
+    builder.add(_note_thread.address, [PerThread(notes.ctypes.data, 24), 0], items=1, replicated=True)
+    tape, team = builder.build(), team_of(3)
+    team._crew = ScriptedCrew(3, 1)
+    team.run(tape)
+    assert team.num_active == 1
+    team._crew = ScriptedCrew(1)
+    time.sleep(0.05)
+    notes[:] = 0
+    for _ in range(100):
+        team.run(tape)
+    time.sleep(0.05)
+    assert notes[:, 0].tolist() == [1, 0, 0]
+    team._crew = ScriptedCrew(1, 3)
+    deadline_s = time.monotonic() + 30
+    while not notes[:, 0].all() and time.monotonic() < deadline_s:
+        team.run(tape)
+    assert notes[:, 0].tolist() == [1, 2, 3]
+    team._crew = ScriptedCrew(3, 1)
+    team.run(tape)
+    team.close()
+    assert _num_team_threads() == 0
+
+
+def test_waiting_is_told_to_who_decides_the_size(team_of):
+    """Thread 1 naps in a chunk; the caller has nothing left to do meanwhile."""
+    naps, told = np.array([5], dtype=np.int64), []
+    counts = np.zeros(2, dtype=np.int64)
+    builder = TapeBuilder(2)
+    builder.add(_sleep_as_thread_1.address, [counts.ctypes.data, naps.ctypes.data, 10_000], items=2)
+    tape, team = builder.build(), team_of(2)
+    team._crew.after_step = lambda now_s, duration_s, waited_s: told.append((duration_s, waited_s)) or 2
+    deadline_s = time.monotonic() + 30
+    while naps[0] > 0 and time.monotonic() < deadline_s:
+        team.run(tape)
+    assert sum(0.005 < waited_s <= duration_s for duration_s, waited_s in told) >= 4
+
+
 def test_tapes_of_one_team_take_turns(team_of):
     counts, team = np.zeros((3, 16), dtype=np.int64), team_of(3)
     tapes = []

@@ -1,13 +1,14 @@
 """What threads need to agree without a lock: atomic words, calls through addresses, and sleeping on a word.
 
 All are Numba intrinsics on raw addresses, usable in nopython functions without the GIL and kept by Numba's disk cache: they
-name no Python object, and `syscall` and `usleep` are resolved in the C library when the code is loaded.
+name no Python object, and `syscall`, `usleep` and `clock_gettime` are resolved in the C library when the code is loaded.
 """
 
 from __future__ import annotations
 
 import platform
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -137,6 +138,23 @@ def sleep_us(_context: Any, _microseconds: Any) -> Any:
         builder.call(function, [builder.trunc(args[0], _I32)])
 
     return types.void(types.int64), generate
+
+
+@_intrinsic
+def monotonic_ns(_context: Any) -> Any:
+    """Nanoseconds of a clock that never goes back, from an unknown point (clock_gettime(2))."""
+
+    def generate(_target: Any, builder: ir.IRBuilder, _signature: Any, _args: Any) -> Any:
+        timespec = ir.ArrayType(_I64, 2)
+        kind = ir.FunctionType(_I32, [_I32, ir.PointerType(timespec)])
+        function = _declared(builder.module, "clock_gettime", kind)
+        with builder.goto_entry_block():
+            room = builder.alloca(timespec)
+        builder.call(function, [ir.Constant(_I32, time.CLOCK_MONOTONIC), room])
+        seconds, nanoseconds = (builder.extract_value(builder.load(room), i) for i in range(2))
+        return builder.add(builder.mul(seconds, ir.Constant(_I64, 10**9)), nanoseconds)
+
+    return types.int64(), generate
 
 
 @njit(nogil=True, cache=True)

@@ -9,7 +9,8 @@ op is over when the second is down to zero. So
 - a thread that wakes up late finds a word of another generation where it left off, and goes to look for the present step. A
   swap that succeeds proves that the step is still running, so only then are the row's sizes trusted.
 
-Waiting is spinning for `SPIN_US` and then sleeping on the word (futex), between steps too: an idle team costs nothing.
+Waiting is spinning for `SPIN_US` and then sleeping on the word (futex), between steps too: an idle team costs nothing. Where
+threads wait for each other all the same, because a core is shared with another process, fewer take part (`crew_size.py`).
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from argosy.kernels.atomics import (
     call_op,
     compare_and_swap_i64,
     load_i64,
+    monotonic_ns,
     pause,
     peek_i64,
     sleep_while,
     store_i64,
     wake,
 )
+from argosy.kernels.crew_size import CrewSize
 from argosy.kernels.tape import ARGS, CHUNK, FLAGS, FUNCTION, ITEMS, REPLICATED, ROW_WORDS, Tape
 
 SPIN_US = 40
@@ -44,8 +47,8 @@ _LATE_WAKE_NS = 20_000_000
 """A thread that fell asleep over a step long over looks again after this time."""
 
 # Words of the team's state; each on a cache line of its own.
-_EPOCH, _TAPE, _STOP, _IDLE, _WAITING, _TIMEOUT = (8 * 8 * line for line in range(6))
-_STATE_WORDS = 8 * 6
+_EPOCH, _TAPE, _STOP, _IDLE, _WAITING, _TIMEOUT, _WAITED_NS, _ACTIVE = (8 * 8 * line for line in range(8))
+_STATE_WORDS = 8 * 8
 
 _COUNT_MASK = 0xFFFFFFFF
 _GENERATION_MASK = 0x7FFFFFFF
@@ -93,6 +96,7 @@ def _await_op(state: int, counter: int, generation: int, spins: int) -> None:
         if _is_over(load_i64(counter + 8), generation):
             return
         pause()
+    started_ns = monotonic_ns()
     add_i64(state + _WAITING, 1)
     while True:
         undone = load_i64(counter + 8)
@@ -101,6 +105,7 @@ def _await_op(state: int, counter: int, generation: int, spins: int) -> None:
         # The low half may be the same in a later step; then nobody wakes this thread, and the timeout does.
         sleep_while(counter + 8, undone, state + _TIMEOUT)
     add_i64(state + _WAITING, -1)
+    add_i64(state + _WAITED_NS, monotonic_ns() - started_ns)
 
 
 @njit(nogil=True, cache=True)
@@ -143,6 +148,11 @@ def _serve(state: int, thread: int, spins: int) -> None:
     seen = 0
     while True:
         seen = _await_step(state, seen, spins)
+        active = load_i64(state + _ACTIVE)
+        while thread >= active and load_i64(state + _STOP) == 0:
+            sleep_while(state + _ACTIVE, active, 0)
+            active = load_i64(state + _ACTIVE)
+            seen = load_i64(state + _EPOCH)
         if load_i64(state + _STOP) != 0:
             return
         # If this is late, the tape is that of a later step, whose words are all of a later generation.
@@ -170,11 +180,19 @@ def _run_step(state: int, tape: int, spins: int) -> None:
 
 
 @njit(nogil=True, cache=True)
+def _set_active(state: int, count: int) -> None:
+    """Let threads below `count` take part from the next step on."""
+    store_i64(state + _ACTIVE, count)
+    wake(state + _ACTIVE)
+
+
+@njit(nogil=True, cache=True)
 def _dismiss(state: int) -> None:
     """Let the other threads end."""
     store_i64(state + _STOP, 1)
     store_i64(state + _EPOCH, peek_i64(state + _EPOCH) + 1)
     wake(state + _EPOCH)
+    _set_active(state, _COUNT_MASK)
 
 
 @njit(nogil=True, cache=True)
@@ -184,7 +202,7 @@ def _spin(count: int) -> None:
 
 
 class Team:
-    """`num_threads` threads, the caller's being thread 0; the others live until `close`, or until the team is collected.
+    """Up to `num_threads` threads, the caller's being thread 0; the others live until `close` or garbage collection.
 
     Not for use in a forked child, where the other threads do not exist.
     """
@@ -195,6 +213,8 @@ class Team:
         self._spins = _spins_for(SPIN_US)
         self._state = _cache_aligned(_STATE_WORDS)
         self._state[_TIMEOUT // 8 + 1] = _LATE_WAKE_NS
+        self._state[_ACTIVE // 8] = num_threads
+        self._crew = CrewSize(num_threads)
         self._pid = os.getpid()
         self._running = threading.Lock()
         self._tapes: dict[int, Tape] = {}  # a late thread may still look at a tape run long ago
@@ -223,9 +243,23 @@ class Team:
             raise EngineUnavailable("a team of threads runs one step at a time")
         try:
             self._tapes[id(tape)] = tape
-            _run_step(self._state.ctypes.data, tape.descriptor.ctypes.data, self._spins)
+            self._run(tape)
         finally:
             self._running.release()
+
+    @property
+    def num_active(self) -> int:
+        """Threads that take part in the next step."""
+        return self._crew.active
+
+    def _run(self, tape: Tape) -> None:
+        waited_ns, active = int(self._state[_WAITED_NS // 8]), self._crew.active
+        started_s = time.perf_counter()
+        _run_step(self._state.ctypes.data, tape.descriptor.ctypes.data, self._spins)
+        now_s = time.perf_counter()
+        waited_s = (int(self._state[_WAITED_NS // 8]) - waited_ns) * 1e-9
+        if self._crew.after_step(now_s, now_s - started_s, waited_s) != active:
+            _set_active(self._state.ctypes.data, self._crew.active)
 
     def close(self) -> None:
         """End the threads and wait for them. May be called again. Must not be called while a step runs."""
