@@ -74,6 +74,20 @@ def _swap(address, expected, desired):
     return compare_and_swap_i64(address, expected, desired)
 
 
+class ScriptedCrew:
+    """Sizes in turn, whatever the steps were like."""
+
+    def __init__(self, *sizes: int) -> None:
+        self._sizes = itertools.cycle(sizes)
+        self.active = next(self._sizes)
+
+    def after_step(self, now_s: float, duration_s: float, waited_s: float) -> int:
+        assert waited_s >= 0
+        assert 0 < duration_s < 60
+        self.active = next(self._sizes)
+        return self.active
+
+
 @pytest.fixture
 def team_of() -> Iterator[Callable[[int], Team]]:
     teams: list[Team] = []
@@ -150,6 +164,7 @@ def test_a_thread_asleep_with_a_chunk_is_waited_for_and_wakes_who_waits(team_of,
     builder.add(_sleep_as_thread_1.address, [counts.ctypes.data, naps.ctypes.data, 3_000], items=40)
     builder.add(_count.address, [counts.ctypes.data], items=40)
     tape, team = builder.build(), team_of(2)
+    team._crew = ScriptedCrew(2)
     deadline_s, steps = time.monotonic() + 30, 0
     while naps[0] > 0:
         team.run(tape)
@@ -166,6 +181,7 @@ def test_a_thread_late_by_many_steps_changes_nothing(team_of):
     for _ in range(4):
         builder.add(_count.address, [counts.ctypes.data], items=8)
     tape, team = builder.build(), team_of(2)
+    team._crew = ScriptedCrew(2)
     deadline_s, steps = time.monotonic() + 30, 0
     while naps[0] > 0 or steps < 2000:
         team.run(tape)
@@ -193,6 +209,7 @@ def test_a_late_thread_begins_nothing_before_its_time(team_of):
         builder.add(_add_total_of_previous.address, [previous.ctypes.data, out.ctypes.data, size], items=size)
     builder.add(_add_sum.address, [buffers[-1].ctypes.data, total.ctypes.data, size], items=1)
     tape, team = builder.build(), team_of(2)
+    team._crew = ScriptedCrew(2)
     deadline_s, steps = time.monotonic() + 30, 0
     while naps[0] > 0:
         for _ in range(50):
@@ -206,20 +223,6 @@ def test_a_late_thread_begins_nothing_before_its_time(team_of):
             row = row.sum() + np.arange(size)
         expected += int(row.sum())
     assert total[0] == expected
-
-
-class ScriptedCrew:
-    """Sizes in turn, whatever the steps were like."""
-
-    def __init__(self, *sizes: int) -> None:
-        self._sizes = itertools.cycle(sizes)
-        self.active = next(self._sizes)
-
-    def after_step(self, now_s: float, duration_s: float, waited_s: float) -> int:
-        assert waited_s >= 0
-        assert 0 < duration_s < 60
-        self.active = next(self._sizes)
-        return self.active
 
 
 def test_fewer_threads_may_take_part_and_come_back(team_of):
