@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from argosy.kernels.pack_ggml import pack
-from argosy.kernels.packed import PANEL_ROWS, PackedMatrix, concat_rows
+from argosy.kernels.packed import PANEL_ROWS, PackedMatrix, aligned_empty, concat_rows, num_panels
 from argosy.models.config import ModelConfig
-from argosy.models.stored_weights import StoredWeights
+from argosy.models.stored_weights import StoredWeight, StoredWeights
 
 FloatArray = NDArray[np.float32]
+
+_SLICE_ROWS = 256 * PANEL_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ class WeightReader:
     def matrix(self, name: str) -> PackedMatrix:
         """The matrix called `name`, with its bias if it has one."""
         weight, bias = self.stored[f"{name}.weight"], self.stored.get(f"{name}.bias")
-        packed = pack(weight.type, weight.read())
+        packed = _pack_in_slices(weight, self.stored.release)
         return packed if bias is None else packed.with_bias(bias.floats())
 
     def norm(self, name: str) -> FloatArray:
@@ -164,6 +166,20 @@ class WeightReader:
         weight = self.stored[f"{name}.weight"]
         values = weight.floats()
         return values if weight.includes_offset else values + np.float32(self.config.norm_offset)
+
+
+def _pack_in_slices(weight: StoredWeight, release: Callable[[], None]) -> PackedMatrix:
+    """`pack`, some rows at a time, each let go of once packed: what it needs in between is small beside a large matrix."""
+    raw = weight.read()
+    first = pack(weight.type, raw[:_SLICE_ROWS])
+    if len(raw) <= _SLICE_ROWS:
+        return first
+    data = aligned_empty((num_panels(len(raw)), first.panel_bytes), np.uint8)
+    for start in range(0, len(raw), _SLICE_ROWS):
+        part = first if start == 0 else pack(weight.type, raw[start : start + _SLICE_ROWS])
+        data[start // PANEL_ROWS : start // PANEL_ROWS + part.num_panels] = part.data
+        release()
+    return replace(first, rows=len(raw), data=data)
 
 
 def _joined(matrices: Sequence[PackedMatrix]) -> list[PackedMatrix]:
