@@ -46,7 +46,7 @@ def served(tmp_path_factory) -> Iterator[tuple[Served, str]]:
         server.process.wait()
 
 
-def chat(*arguments: str, question: str = "What is the capital of France?\n") -> subprocess.CompletedProcess[str]:
+def chat(*arguments: str, question: str = "Name the capital of France.\n") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "argosy", "chat", "--temperature", "0", "--max-tokens", "12", *arguments]
     return subprocess.run(command, input=question, capture_output=True, text=True, timeout=240)
 
@@ -54,7 +54,7 @@ def chat(*arguments: str, question: str = "What is the capital of France?\n") ->
 def test_the_openai_client_gets_an_answer(served):
     _, url = served
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="sk-1")
-    message = {"role": "user", "content": "What is the capital of France?"}
+    message = {"role": "user", "content": "Name the capital of France."}
     answer = client.chat.completions.create(model="small", messages=[message], temperature=0, max_tokens=12)
     assert "Paris" in (answer.choices[0].message.content or "")
 

@@ -24,7 +24,7 @@ In the chat, /help lists the commands, Ctrl-C stops an answer, Alt-Enter starts 
 Examples:
   argosy chat smollm2-135m
   argosy chat smollm2-135m --system "Answer in one sentence." --temperature 0
-  echo "What is the capital of France?" | argosy chat smollm2-135m
+  echo "Name the capital of France." | argosy chat smollm2-135m
   argosy chat --url http://127.0.0.1:8000
 """
 
