@@ -7,14 +7,12 @@ code 2. `assert` is kept for our own bugs.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class ArgosyError(Exception):
     """Base of every error this package raises on purpose. `str(error)` is one line, fit to show to a person."""
 
-    http_status: ClassVar[int] = 500
-    type: ClassVar[str] = "api_error"
+    http_status: int = 500
+    type: str = "api_error"
     code: str | None = None
     param: str | None = None
 
