@@ -25,9 +25,9 @@ from random import Random
 from typing import Any
 
 import argosy
+from argosy.settings.yaml_file import parse_yaml
 from argosy.sim.assembly import Sinks, assemble, make_blueprints
 from argosy.sim.config.simulation import parse_simulation
-from argosy.sim.config.yaml_file import parse_yaml
 from argosy.sim.outcome import RequestOutcome, StepSpan
 from argosy.sim.run import run
 from argosy.sim.workload.recorded_trace import header_line

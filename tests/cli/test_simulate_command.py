@@ -6,9 +6,9 @@ import pytest
 
 from argosy.cli.main import run
 from argosy.cli.simulate_progress import describe, simulation_progress
+from argosy.settings.yaml_file import parse_yaml
 from argosy.sim.assembly import make_blueprints
 from argosy.sim.config.simulation import parse_simulation
-from argosy.sim.config.yaml_file import parse_yaml
 from argosy.sim.examples import example_names, example_text
 from argosy.sim.run import Progress
 

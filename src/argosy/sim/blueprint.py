@@ -23,6 +23,7 @@ from argosy.engine.core.kv_events import KVListener
 from argosy.engine.core.scheduler import Scheduler
 from argosy.errors import ConfigError
 from argosy.fleet.policies.routing.replica_state import ReplicaInfo
+from argosy.settings.schema import nearest
 from argosy.sim.config.replicas import ReplicaGroup, SpeculationSettings
 from argosy.sim.cost_executor import CostExecutor, CostTimer
 from argosy.sim.event_loop import EventLoop
@@ -30,7 +31,6 @@ from argosy.sim.fleet.transfer import KvLink
 from argosy.sim.measured_pricer import MeasuredPricer
 from argosy.sim.replica import Replica
 from argosy.sim.results import ReplicaCost
-from argosy.sim.settings import nearest
 from argosy.sim.speculation import SpeculationProcess
 from argosy.sim.step_pricer import StepPricer
 

@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
+from argosy.settings.yaml_file import parse_yaml
 from argosy.sim.config.simulation import SimulationConfig, parse_simulation
-from argosy.sim.config.yaml_file import parse_yaml
 
 WORKLOAD = """
 workload:

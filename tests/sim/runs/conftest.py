@@ -10,9 +10,9 @@ from textwrap import dedent
 
 import pytest
 
+from argosy.settings.yaml_file import parse_yaml
 from argosy.sim.assembly import Assembly, Sinks, assemble, make_blueprints
 from argosy.sim.config.simulation import LoadedSimulation, parse_simulation
-from argosy.sim.config.yaml_file import parse_yaml
 from argosy.sim.perfetto import PerfettoTrace
 from argosy.sim.run import Progress, SimulationRun, run
 from argosy.sim.run_log import RunLog

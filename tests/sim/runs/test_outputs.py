@@ -9,9 +9,9 @@ import pyarrow.parquet as parquet
 import pytest
 
 from argosy.errors import ConfigError
+from argosy.settings.yaml_file import parse_yaml
 from argosy.sim.assembly import assemble, make_blueprints
 from argosy.sim.config.simulation import parse_simulation
-from argosy.sim.config.yaml_file import parse_yaml
 from argosy.sim.output_folder import OutputFolder
 from argosy.sim.report import simulation_report
 from argosy.sim.run import run

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from argosy.cost.checks import at_least_one, fraction, not_negative
 from argosy.cost.parallel import ParallelPlan
 from argosy.errors import ConfigError
+from argosy.settings.schema import nearest
 from argosy.sim.config.engine import EngineSettings
-from argosy.sim.settings import nearest
 
 ROLES = ("serve", "prefill", "decode")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

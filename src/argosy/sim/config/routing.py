@@ -9,7 +9,7 @@ from typing import Any
 from argosy.errors import ConfigError
 from argosy.fleet.policies.routing.named import POLICIES
 from argosy.fleet.policies.routing.policy import RoutingPolicy
-from argosy.sim.settings import from_function, nearest
+from argosy.settings.schema import from_function, nearest
 
 
 @dataclass(frozen=True, slots=True)

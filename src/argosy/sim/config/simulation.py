@@ -9,15 +9,15 @@ from argosy.cost.checks import fraction, not_negative, positive
 from argosy.errors import ConfigError
 from argosy.fleet.policies.health import HealthCheck
 from argosy.fleet.policies.retries import RetryPolicy
+from argosy.settings.schema import from_mapping, nearest
+from argosy.settings.yaml_file import YamlFile, read_yaml
 from argosy.sim.config.replicas import ReplicaGroup
 from argosy.sim.config.routing import RoutingSettings
 from argosy.sim.config.scaling import AutoscalerSettings
-from argosy.sim.config.yaml_file import YamlFile, read_yaml
 from argosy.sim.fleet.clients import ClientBehaviour
 from argosy.sim.fleet.faults import Corruption, Crash, Hang, Partition, Slowdown
 from argosy.sim.fleet.single import AttemptTimeouts
 from argosy.sim.results import Slo
-from argosy.sim.settings import from_mapping, nearest
 from argosy.sim.workload.config import WorkloadConfig
 
 RECORD_FORMS = ("ndjson", "parquet", "none")
@@ -210,7 +210,8 @@ def load_simulation(path: Path) -> LoadedSimulation:
     Raises:
         ConfigError: it cannot be read, or says something impossible; names the file and the line.
     """
-    return parse_simulation(read_yaml(path), path.parent)
+    hint = "'argosy simulate --example NAME' prints configurations to begin with"
+    return parse_simulation(read_yaml(path, if_empty=hint), path.parent)
 
 
 def parse_simulation(file: YamlFile, folder: Path) -> LoadedSimulation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from argosy.errors import ConfigError
-from argosy.sim.settings import nearest
+from argosy.settings.schema import nearest
 
 _SUFFIX = ".yaml"
 

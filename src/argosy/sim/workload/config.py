@@ -9,7 +9,7 @@ from typing import Any
 
 from argosy.cost.checks import at_least_one, not_negative, positive
 from argosy.errors import ConfigError
-from argosy.sim.settings import from_mapping
+from argosy.settings.schema import from_mapping
 from argosy.sim.workload.arrivals import Constant, Gamma, OnOff, Poisson
 from argosy.sim.workload.distributions import AnyDistribution, Fixed
 from argosy.sim.workload.requests import RequestShape

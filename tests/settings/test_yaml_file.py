@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy.errors import ConfigError, TraceFileError
-from argosy.sim.config.yaml_file import parse_yaml, read_yaml
+from argosy.settings.yaml_file import parse_yaml, read_yaml
 
 
 def values(text: str):
@@ -81,7 +81,7 @@ def test_a_fault_in_another_file_keeps_its_place():
         ("a: 1\nb: 2\na: 3\n", "x.yaml:3: the file has the key 'a' twice"),
         ("a:\n  - {b: 1, b: 2}\n", r"x.yaml:2: a\[0\] has the key 'b' twice"),
         ("a: [1, 2\nb: 3\n", "x.yaml:2: is not YAML"),
-        ("", "x.yaml: is empty; 'argosy simulate --example"),
+        ("", "x.yaml: is empty; it says nothing"),
         ("? [1, 2]\n: 3\n", "x.yaml:1: has a key that is not a text"),
         ("a: !!python/object:os.system x\n", "x.yaml:1: has the tag"),
         ("a: 1e999\n", "x.yaml:1: has the number 1e999"),

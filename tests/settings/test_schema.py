@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 
 from argosy.errors import ConfigError
-from argosy.sim.settings import from_function, from_mapping, nearest
+from argosy.settings.schema import from_function, from_mapping, nearest
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class YamlFile:
         name: of the file, for messages.
         text: as it was written.
         values: plain values: mappings, lists, texts, numbers, flags, None.
-        lines: by dotted path as `sim.settings` writes it, e.g. `replicas[0].engine`, the line from 1.
+        lines: by dotted path as `settings.schema` writes it, e.g. `replicas[0].engine`, the line from 1.
     """
 
     name: str
@@ -59,8 +59,11 @@ class YamlFile:
         return ConfigFileError(f"{self.name}:{self.lines.get(path, 1)}: {error.message}", param=error.param)
 
 
-def read_yaml(path: Path) -> YamlFile:
+def read_yaml(path: Path, *, if_empty: str = "it says nothing") -> YamlFile:
     """The file at `path`.
+
+    Args:
+        if_empty: what a message about an empty file goes on with, such as where to find an example.
 
     Raises:
         ConfigFileError: it cannot be read, or is not the YAML described above; names the line.
@@ -70,10 +73,10 @@ def read_yaml(path: Path) -> YamlFile:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigFileError(f"configuration {path} cannot be read: {reason}") from error
-    return parse_yaml(text, str(path))
+    return parse_yaml(text, str(path), if_empty=if_empty)
 
 
-def parse_yaml(text: str, name: str) -> YamlFile:
+def parse_yaml(text: str, name: str, *, if_empty: str = "it says nothing") -> YamlFile:
     """As `read_yaml`, of a text; `name` is what messages call it."""
     try:
         node = yaml.compose(text, Loader=_Loader)
@@ -83,7 +86,7 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         what = getattr(error, "problem", None) or str(error)
         raise ConfigFileError(f"{name}:{line}: is not YAML: {' '.join(what.split())}") from None
     if node is None:
-        raise ConfigFileError(f"{name}: is empty; 'argosy simulate --example NAME' prints configurations to begin with")
+        raise ConfigFileError(f"{name}: is empty; {if_empty}")
     reader = _Reader(name)
     return YamlFile(name, text, reader.value(node, "", 0), reader.lines)
 
