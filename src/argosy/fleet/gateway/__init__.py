@@ -1,0 +1,1 @@
+"""The live gateway: authenticates, admits, queues, routes and proxies requests to the backends of a fleet."""
