@@ -54,11 +54,13 @@ class RetryPolicy:
 
     Attributes:
         max_retries: after the first attempt; 3 means at most 4 calls.
+        max_retry_after_s: a backend that asks for a longer wait than this is not tried again: its client is told instead.
     """
 
     max_retries: int = 2
     backoff_s: float = 0.1
     max_backoff_s: float = 5.0
+    max_retry_after_s: float = 60.0
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the setting that is out of range."""
@@ -66,6 +68,8 @@ class RetryPolicy:
             raise ConfigError(f"max_retries must not be negative, got {self.max_retries}")
         if not 0.0 <= self.backoff_s <= self.max_backoff_s:
             raise ConfigError(f"backoff_s must be from 0 to max_backoff_s, got {self.backoff_s} and {self.max_backoff_s}")
+        if not self.max_retry_after_s >= 0.0:
+            raise ConfigError(f"max_retry_after_s must not be negative, got {self.max_retry_after_s}")
 
     def wait_s(
         self,
@@ -90,6 +94,8 @@ class RetryPolicy:
             return None
         wait_s = rng.uniform(0.0, min(self.max_backoff_s, self.backoff_s * 2.0 ** (num_failed - 1)))
         if retry_after_s is not None:
+            if retry_after_s > self.max_retry_after_s:
+                return None
             wait_s = max(wait_s, retry_after_s)
         if left_s is not None and wait_s >= left_s:
             return None
