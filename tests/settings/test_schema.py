@@ -169,3 +169,14 @@ def test_a_function_from_its_keyword_arguments():
         from_function(make, {"name": "x", "sizes": {}, "lmit": 3}, "top")
     with pytest.raises(ConfigError, match="top needs sizes"):
         from_function(make, {"name": "x"}, "top")
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    label: str
+    kind: str = "plain"
+
+
+def test_a_field_called_kind_is_a_setting_and_no_tag():
+    assert from_mapping(Labelled, {"label": "a", "kind": "odd"}, "x") == Labelled("a", "odd")
+    assert from_mapping(Labelled, {"label": "a"}, "x") == Labelled("a")

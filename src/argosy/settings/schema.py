@@ -94,7 +94,8 @@ def _typed(hint: Any, value: object, path: str) -> Any:
     if hasattr(hint, "from_settings"):
         return hint.from_settings(value, path)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _tagged({hint.kind: hint}, value, path) if hasattr(hint, "kind") else from_mapping(hint, value, path)
+        tag = _tag_of(hint)
+        return from_mapping(hint, value, path) if tag is None else _tagged({tag: hint}, value, path)
     if hint is float:
         return _number(value, path)
     if hint is int:
@@ -107,11 +108,19 @@ def _typed(hint: Any, value: object, path: str) -> Any:
     return value
 
 
+def _tag_of(hint: Any) -> str | None:
+    """The class variable `kind` of a dataclass; one that is a field is a setting like any other."""
+    if not dataclasses.is_dataclass(hint) or "kind" in {field.name for field in dataclasses.fields(hint)}:
+        return None
+    tag: str | None = getattr(hint, "kind", None)
+    return tag
+
+
 def _one_of(hints: tuple[Any, ...], value: object, path: str) -> Any:
     if value is None and type(None) in hints:
         return None
     rest = tuple(hint for hint in hints if hint is not type(None))
-    kinds = {hint.kind: hint for hint in rest if hasattr(hint, "kind")}
+    kinds = {tag: hint for hint in rest if (tag := _tag_of(hint)) is not None}
     if not kinds:
         return _typed(rest[0], value, path)
     number = next((hint.from_number for hint in rest if hasattr(hint, "from_number")), None)

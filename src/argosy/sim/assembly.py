@@ -16,9 +16,9 @@ from argosy.fleet.policies.routing.kv_event_index import KvEventIndex
 from argosy.fleet.policies.routing.pair import PairRouter
 from argosy.fleet.policies.routing.replica_state import ReplicaInfo
 from argosy.fleet.policies.routing.router import Router
+from argosy.fleet.routing_settings import RoutingSettings
 from argosy.sim.blueprint import Blueprint, blueprint_of
 from argosy.sim.config.replicas import ReplicaGroup
-from argosy.sim.config.routing import RoutingSettings
 from argosy.sim.config.simulation import KvTransferSettings, SimulationConfig
 from argosy.sim.counted_source import CountedSource
 from argosy.sim.event_loop import EventLoop

@@ -6,7 +6,7 @@ import pytest
 
 from argosy.errors import ConfigError
 from argosy.fleet.policies.autoscaling.predictive import HighestOf, PredictedRate
-from argosy.sim.config.routing import RoutingSettings
+from argosy.fleet.routing_settings import RoutingSettings
 from argosy.sim.fleet.faults import Crash, Slowdown
 from argosy.sim.results import Slo
 

@@ -9,10 +9,10 @@ from argosy.cost.checks import fraction, not_negative, positive
 from argosy.errors import ConfigError
 from argosy.fleet.policies.health import HealthCheck
 from argosy.fleet.policies.retries import RetryPolicy
+from argosy.fleet.routing_settings import RoutingSettings
 from argosy.settings.schema import from_mapping, nearest
 from argosy.settings.yaml_file import YamlFile, read_yaml
 from argosy.sim.config.replicas import ReplicaGroup
-from argosy.sim.config.routing import RoutingSettings
 from argosy.sim.config.scaling import AutoscalerSettings
 from argosy.sim.fleet.clients import ClientBehaviour
 from argosy.sim.fleet.faults import Corruption, Crash, Hang, Partition, Slowdown
