@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from argosy.cost.checks import at_least_one, not_negative
 from argosy.errors import ConfigError
+from argosy.fleet.gateway.backend_kinds import BackendKind
 from argosy.fleet.routing_settings import RoutingSettings
 from argosy.settings.schema import nearest
 
-BACKEND_KINDS = ("argosy", "vllm", "sglang", "llama_cpp", "tgi", "ollama", "openai")
 FALLBACK_REASONS = ("timeout", "overload", "context_length")
 SPLITS = ("request", "conversation")
 MODEL_NAME = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
@@ -87,7 +87,7 @@ class BackendSettings:
         object.__setattr__(self, "url", f"{parts.scheme}://{parts.netloc}{path}")
         if not self.name:
             object.__setattr__(self, "name", f"{parts.netloc}{path}")
-        check_one_of("kind", self.kind, BACKEND_KINDS)
+        check_one_of("kind", self.kind, tuple(BackendKind))
         check_env_name(api_key_env=self.api_key_env)
         not_negative(weight=self.weight, usd_per_hour=self.usd_per_hour)
         for name in ("max_model_len", "max_in_flight", "kv_capacity_tokens"):

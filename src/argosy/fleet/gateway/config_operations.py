@@ -8,6 +8,9 @@ from urllib.parse import urlsplit
 from argosy.cost.checks import at_least_one, fraction, not_negative, positive
 from argosy.errors import ConfigError
 from argosy.fleet.gateway.config_models import check_env_name, check_one_of
+from argosy.fleet.policies.breaker import BreakerConfig
+from argosy.fleet.policies.health import HealthCheck
+from argosy.fleet.policies.health_state import HealthConfig, ProbeKind
 from argosy.fleet.policies.retries import RetryPolicy
 from argosy.observe.logs import LEVELS
 
@@ -162,41 +165,6 @@ class RetrySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerSettings:
-    """When a backend is left alone.
-
-    Attributes:
-        error_ratio: of the requests of the last `window_s`, if there were `min_requests`, that opens it.
-        latency_factor: times the usual latency that opens it.
-        open_s: how long it stays open; half_open_probes: requests let through after that, one at a time.
-        successes_to_close: of them in a row.
-    """
-
-    error_ratio: float = 0.5
-    latency_factor: float = 2.0
-    window_s: float = 30.0
-    min_requests: int = 5
-    open_s: float = 30.0
-    half_open_probes: int = 5
-    successes_to_close: int = 2
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` naming the setting that is out of range."""
-        if not 0.0 < self.error_ratio <= 1.0:
-            raise ConfigError(f"error_ratio must be above 0 and at most 1, got {self.error_ratio}")
-        if not self.latency_factor > 1.0:
-            raise ConfigError(f"latency_factor must be above 1, got {self.latency_factor}")
-        positive(window_s=self.window_s, open_s=self.open_s)
-        at_least_one(
-            min_requests=self.min_requests,
-            half_open_probes=self.half_open_probes,
-            successes_to_close=self.successes_to_close,
-        )
-        if self.successes_to_close > self.half_open_probes:
-            raise ConfigError("successes_to_close must not be above half_open_probes")
-
-
-@dataclass(frozen=True, slots=True)
 class ProbeSettings:
     """One kind of health probe: `failures` in a row take a backend out."""
 
@@ -214,20 +182,32 @@ class ProbeSettings:
 
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
-    """How backends are probed. `deep` has them generate one token and looks at it; None does not.
+    """How backends are probed; null for a kind of probe that is not to be made. `deep` has them generate one token.
 
     Attributes:
+        loading_timeout_s: how long a model may load before its backend counts as unready.
         metrics_interval_s: from one reading of a backend's load to the next.
     """
 
-    live: ProbeSettings = ProbeSettings(10.0, 5.0, 3)
-    ready: ProbeSettings = ProbeSettings(5.0, 3.0, 2)
-    deep: ProbeSettings | None = None
+    live: ProbeSettings | None = ProbeSettings(10.0, 5.0, 3)
+    ready: ProbeSettings | None = ProbeSettings(5.0, 3.0, 2)
+    deep: ProbeSettings | None = ProbeSettings(30.0, 10.0, 1)
+    loading_timeout_s: float = 1800.0
     metrics_interval_s: float = 1.0
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the setting that is out of range."""
-        positive(metrics_interval_s=self.metrics_interval_s)
+        positive(loading_timeout_s=self.loading_timeout_s, metrics_interval_s=self.metrics_interval_s)
+
+    def config(self) -> HealthConfig:
+        """As the policy takes them."""
+        stated = {ProbeKind.LIVE: self.live, ProbeKind.READY: self.ready, ProbeKind.DEEP: self.deep}
+        checks = {
+            kind: HealthCheck(probe.interval_s, probe.timeout_s, probe.failures, deep=kind is ProbeKind.DEEP)
+            for kind, probe in stated.items()
+            if probe is not None
+        }
+        return HealthConfig(checks, self.loading_timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +242,7 @@ class ResilienceSettings:
 
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     retries: RetrySettings = field(default_factory=RetrySettings)
-    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    breaker: BreakerConfig = field(default_factory=BreakerConfig)
     health: HealthSettings = field(default_factory=HealthSettings)
     drain: DrainSettings = field(default_factory=DrainSettings)
     bulkhead: BulkheadSettings = field(default_factory=BulkheadSettings)

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 
 from argosy.errors import ConfigError
-from argosy.fleet.gateway.config_limits import LimitSettings
 from argosy.fleet.gateway.config_models import MODEL_NAME, check_env_name, check_one_of
+from argosy.fleet.policies.limits import Limits
 
 PRIORITIES = ("critical", "standard", "best_effort")
 _ID = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
@@ -38,7 +38,7 @@ class KeySettings:
     models: tuple[str, ...] = ()
     priority: str = "standard"
     tier: str = ""
-    limits: LimitSettings = field(default_factory=LimitSettings)
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the field that is impossible."""
@@ -55,7 +55,7 @@ class TeamSettings:
 
     id: str
     keys: tuple[KeySettings, ...] = ()
-    limits: LimitSettings = field(default_factory=LimitSettings)
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for an id that cannot be one."""
@@ -74,7 +74,7 @@ class OrganisationSettings:
     id: str
     teams: tuple[TeamSettings, ...] = ()
     weight: float = 1.0
-    limits: LimitSettings = field(default_factory=LimitSettings)
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the field that is impossible."""
