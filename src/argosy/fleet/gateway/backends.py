@@ -1,0 +1,394 @@
+"""The backends of every pool: routing, health, breakers and bulkheads behind one face, with members that come and go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from random import Random
+from types import MappingProxyType
+
+from argosy.errors import ConfigError, NoReplicaAvailable
+from argosy.fleet.gateway.backend import Backend, BackendPlacement, BackendStatus, replica_info
+from argosy.fleet.gateway.bulkhead import Bulkhead, HasRoom, TenantPools
+from argosy.fleet.gateway.config_models import BackendSettings
+from argosy.fleet.gateway.exchange import Exchange
+from argosy.fleet.gateway.stages import Route, Upstream
+from argosy.fleet.policies.breaker import BreakerConfig, BreakerState
+from argosy.fleet.policies.health_state import HealthPhase
+from argosy.fleet.policies.outcomes import Outcome, RequestDropped
+from argosy.fleet.policies.routing.policy import RoutingPolicy
+from argosy.fleet.policies.routing.replica_state import LoadReport, ReplicaState
+from argosy.fleet.policies.routing.request import RoutingRequest
+from argosy.fleet.policies.routing.router import Router
+from argosy.fleet.policies.traffic_split import ConversationPicker
+
+Prefix = Callable[[Exchange], tuple[tuple[int, ...], int]]
+"""The prompt as block hashes and the tokens per block, as `RoutingRequest` takes them."""
+
+# Nothing else is known: as long as the breaker's shortest way back, or a model's load, may take.
+_UNKNOWN_RETRY_S = 1.0
+
+
+class PoolState(StrEnum):
+    """Whether a pool can take a request. `LOADING`: not yet, so wait; `AWAY`: breakers or back-offs let none through."""
+
+    SERVING = "serving"
+    FULL = "full"
+    LOADING = "loading"
+    AWAY = "away"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """What all backends have in common.
+
+    Attributes:
+        max_in_flight: requests to one backend at once, where it states none of its own.
+        tenant_share: part of them that one tenant may hold.
+    """
+
+    breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    max_in_flight: int = 512
+    tenant_share: float = 1.0
+
+
+class _Pool:
+    """Backends that answer for one model, and their router."""
+
+    def __init__(self, policy: RoutingPolicy, rng: Random, prefix: Prefix | None) -> None:
+        self.router = Router(policy, rng)
+        self.prefix = prefix
+        self.members: dict[str, Backend] = {}
+        self.replicas: list[ReplicaState] = []
+        self.tenants_of: dict[str, frozenset[str]] = {}
+        self.tenant_pools = TenantPools(self.tenants_of)
+
+    def add(self, backend: Backend) -> None:
+        self.members[backend.backend_id] = backend
+        self.replicas = [each.replica for each in self.members.values()]
+
+    def remove(self, backend_id: str) -> Backend:
+        backend = self.members.pop(backend_id)
+        self.replicas = [each.replica for each in self.members.values()]
+        self.tenants_of.pop(backend_id, None)
+        if self.router.policy.prefix_matcher is not None:
+            self.router.policy.prefix_matcher.forget(backend_id)
+        return backend
+
+    def bulkhead_of(self, backend_id: str) -> Bulkhead:
+        return self.members[backend_id].bulkhead
+
+    def refresh(self, now_s: float) -> None:
+        """Only a breaker that is not closed changes by itself."""
+        for backend in self.members.values():
+            if backend.replica.breaker_open:
+                backend.refresh(now_s)
+
+    def is_full(self, request: RoutingRequest) -> bool:
+        """Whether there are backends for the request's tenant and none has room."""
+        able = self.tenant_pools.keep(request, [each for each in self.replicas if each.takes_requests])
+        return bool(able) and not HasRoom(self.bulkhead_of).keep(request, able)
+
+
+class BackendPools:
+    """Picks backends for the pipeline (`stages.Backends`). Belongs to the event loop of the data path.
+
+    Health and load reports come in through `set_phase` and `take_report`, from whoever watches.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[BackendSettings], Upstream],
+        rng: Random,
+        limits: PoolLimits | None = None,
+        *,
+        on_gone: Callable[[Upstream], None] | None = None,
+    ) -> None:
+        """No pools yet.
+
+        Args:
+            connect: makes the connections of a backend that is added.
+            on_gone: told when a removed backend has ended its last call; closes its connections.
+        """
+        self._connect = connect
+        self._rng = rng
+        self._limits = limits or PoolLimits()
+        self._on_gone = on_gone
+        self._pools: dict[str, _Pool] = {}
+        self._by_id: dict[str, Backend] = {}
+        self._leaving: dict[Backend, None] = {}
+
+    # --- members -----------------------------------------------------------------------------------------------------
+
+    def set_pool(
+        self, name: str, policy: RoutingPolicy, *, by_conversation: bool = False, prefix: Prefix | None = None
+    ) -> None:
+        """Create a pool, or give it another policy; its members and what is in flight stay.
+
+        Args:
+            by_conversation: weights are shares of conversations, which stay where they are; the policy's filters still hold.
+            prefix: for a policy that looks at prefixes.
+        """
+        old = self._pools.get(name)
+        pool = _Pool(policy, self._rng, prefix)
+        filters = (*policy.filters, pool.tenant_pools, HasRoom(pool.bulkhead_of))
+        if by_conversation:
+            policy = replace(policy, picker=ConversationPicker(salt=name), scorers=())
+        pool.router = Router(replace(policy, filters=filters), self._rng)
+        if old is not None:
+            pool.tenants_of.update(old.tenants_of)
+            for backend in old.members.values():
+                pool.add(backend)
+        self._pools[name] = pool
+
+    def remove_pool(self, name: str) -> None:
+        """Remove a pool and its members. Idempotent."""
+        for backend_id in list(self._pools[name].members if name in self._pools else ()):
+            self.remove(backend_id)
+        self._pools.pop(name, None)
+
+    def add(self, pool: str, settings: BackendSettings, *, tenants: Iterable[str] = ()) -> None:
+        """Add a backend. One whose health is probed takes requests once a probe has said so.
+
+        Args:
+            tenants: the only ones it serves, if any are named.
+
+        Raises:
+            ConfigError: its name is taken, or there is no such pool.
+        """
+        if settings.name in self._by_id:
+            raise ConfigError(
+                f"backend {settings.name!r} exists already: give every backend a name of its own", param="name"
+            )
+        home = self._pool(pool)
+        backend = Backend(
+            pool,
+            settings,
+            self._connect(settings),
+            breaker=self._limits.breaker,
+            max_in_flight=self._limits.max_in_flight,
+            tenant_share=self._limits.tenant_share,
+        )
+        if tenants := frozenset(tenants):
+            home.tenants_of[backend.backend_id] = tenants
+        home.add(backend)
+        self._by_id[backend.backend_id] = backend
+
+    def remove(self, backend_id: str) -> None:
+        """Take a backend out; what is in flight to it goes on, and its name is free at once.
+
+        Raises:
+            ConfigError: there is no such backend.
+        """
+        backend = self._backend(backend_id)
+        self._pools[backend.pool].remove(backend_id)
+        del self._by_id[backend_id]
+        backend.replica.draining = True
+        self._leaving[backend] = None
+        backend.on_idle = self._gone
+        if not backend.bulkhead.in_flight:
+            self._gone(backend)
+
+    def set_weight(self, backend_id: str, weight: float) -> None:
+        """Change a backend's share; 0 sends it nothing more.
+
+        Raises:
+            ConfigError: there is no such backend, or the weight is not a number from 0 up.
+        """
+        backend = self._backend(backend_id)
+        settings = replace(backend.settings, weight=weight)
+        backend.replica.info = replica_info(settings)
+        backend.settings = settings
+
+    def drain(self, backend_id: str, *, draining: bool = True) -> None:
+        """Send a backend nothing more, or again, while it stays a member.
+
+        Raises:
+            ConfigError: there is no such backend.
+        """
+        self._backend(backend_id).replica.draining = draining
+
+    def reconcile(self, pool: str, wanted: Iterable[BackendSettings]) -> tuple[list[str], list[str]]:
+        """Make a pool's members those `wanted`; return the ids removed and added. One that is unchanged, but for its weight,
+        keeps its health, breaker and connections.
+
+        Raises:
+            ConfigError: as `add`; nothing has been changed then.
+        """
+        by_name = {settings.name: settings for settings in wanted}
+        members = self._pool(pool).members
+        for name in by_name:
+            if name not in members and name in self._by_id:
+                raise ConfigError(f"backend {name!r} exists already in pool {self._by_id[name].pool!r}", param="name")
+        kept = {name for name, each in members.items() if name in by_name and _same_but_weight(each.settings, by_name[name])}
+        gone = [name for name in members if name not in kept]
+        for name in gone:
+            self.remove(name)
+        for name in kept:
+            self.set_weight(name, by_name[name].weight)
+        added = [name for name in by_name if name not in kept]
+        for name in added:
+            self.add(pool, by_name[name])
+        return gone, added
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def pick(self, exchange: Exchange, route: Route, tried: frozenset[str], now_s: float) -> BackendPlacement:
+        """Choose a backend of the route's pool and book the request on it, on its breaker and on its bulkhead.
+
+        Raises:
+            RequestDropped: none may take it: `REJECTED_CAPACITY` if they are full, else `REJECTED_NO_BACKEND`.
+        """
+        pool = self._pools.get(route.pool)
+        if pool is None:
+            raise RequestDropped(Outcome.REJECTED_NO_BACKEND, "the model has no backends")
+        pool.refresh(now_s)
+        tenant = exchange.principal.tenant if exchange.principal is not None else ""
+        request = _routing_request(exchange, pool, tenant, tried)
+        try:
+            decision = pool.router.pick(request, pool.replicas, now_s)
+        except NoReplicaAvailable as error:
+            raise self._refusal(route.pool, request, str(error), now_s) from None
+        backend = pool.members[decision.replica.replica_id]
+        permit = backend.breaker.begin(now_s)
+        assert permit is not None, "the router was told which breakers are open"
+        entered = backend.bulkhead.enter(tenant)
+        assert entered, "the router was told which bulkheads are full"
+        backend.refresh(now_s)
+        return BackendPlacement(backend, pool.router, decision, permit, tenant, now_s)
+
+    def state(self, pool: str, now_s: float) -> PoolState:
+        """Whether a pool could take a request of some tenant at `now_s`."""
+        members = self._pools[pool].members.values() if pool in self._pools else ()
+        live = [each for each in members if each.replica.weight > 0.0 and not each.replica.draining]
+        for backend in live:
+            backend.refresh(now_s)
+        able = [backend for backend in live if backend.replica.takes_requests]
+        if able:
+            free = any(backend.bulkhead.in_flight < backend.bulkhead.max_in_flight for backend in able)
+            return PoolState.SERVING if free else PoolState.FULL
+        phases = {backend.phase for backend in live}
+        if phases & {HealthPhase.LOADING, HealthPhase.UNKNOWN}:
+            return PoolState.LOADING
+        return PoolState.AWAY if HealthPhase.READY in phases else PoolState.EMPTY
+
+    def retry_after_s(self, pool: str, now_s: float) -> float:
+        """Seconds until a breaker or a back-off may let a request through again."""
+        members = self._pools[pool].members.values() if pool in self._pools else ()
+        waits = [each.breaker.allowed_at_s(now_s) - now_s for each in members if each.phase is HealthPhase.READY]
+        return max(_UNKNOWN_RETRY_S, min(waits, default=_UNKNOWN_RETRY_S))
+
+    def reap(self, now_s: float, silent_s: float) -> int:
+        """Backstop against calls that were never finished; returns how many there were."""
+        return sum(len(pool.router.reap(now_s, silent_s)) for pool in self._pools.values())
+
+    @property
+    def num_leaving(self) -> int:
+        """Removed backends that still have calls in flight."""
+        return len(self._leaving)
+
+    # --- reports -----------------------------------------------------------------------------------------------------
+
+    def set_phase(self, backend_id: str, phase: HealthPhase) -> None:
+        """Take over what probes say of a backend; ignored if it has left meanwhile. A cache does not survive a restart."""
+        backend = self._by_id.get(backend_id)
+        if backend is None:
+            return
+        matcher = self._pools[backend.pool].router.policy.prefix_matcher
+        if phase in (HealthPhase.DOWN, HealthPhase.LOADING) and matcher is not None:
+            matcher.forget(backend_id)
+        backend.set_phase(phase)
+
+    def take_report(self, backend_id: str, report: LoadReport | None, *, kv_capacity_tokens: int | None = None) -> None:
+        """Take over what a backend told of its load; None forgets it. Ignored if the backend has left meanwhile."""
+        backend = self._by_id.get(backend_id)
+        if backend is None:
+            return
+        backend.replica.take_report(report)
+        if kv_capacity_tokens is not None and backend.settings.kv_capacity_tokens is None:
+            backend.replica.info = replace(backend.replica.info, kv_capacity_tokens=kv_capacity_tokens)
+
+    def replicas(self, pool: str) -> tuple[ReplicaState, ...]:
+        """What the router sees of a pool, for saturation and degradation. Not to be changed."""
+        return tuple(self._pools[pool].replicas) if pool in self._pools else ()
+
+    def statuses(self, now_s: float) -> Iterator[BackendStatus]:
+        """Every member, for metrics and the admin API."""
+        for backend in self._by_id.values():
+            yield backend.status(now_s)
+
+    @property
+    def settings(self) -> Mapping[str, BackendSettings]:
+        """Of every member, by id."""
+        return MappingProxyType({backend_id: backend.settings for backend_id, backend in self._by_id.items()})
+
+    def check_invariants(self) -> None:
+        """What router and bulkheads count must agree. Raises `AssertionError`."""
+        for pool in self._pools.values():
+            for backend in pool.members.values():
+                booked = backend.replica.booked.requests
+                held = backend.bulkhead.in_flight
+                assert booked <= held, f"{backend.backend_id}: {booked} requests booked, {held} in its bulkhead"
+
+    def _refusal(self, pool: str, request: RoutingRequest, message: str, now_s: float) -> RequestDropped:
+        """429 is pressure that passes, 503 that nobody could serve the request."""
+        state = self.state(pool, now_s)
+        members = self._pools[pool].members.values()
+        throttled = state is PoolState.AWAY and any(each.breaker.state(now_s) is BreakerState.CLOSED for each in members)
+        if self._pools[pool].is_full(request):
+            outcome, message = Outcome.REJECTED_CAPACITY, "every backend of the model is at its limit of requests in flight"
+        elif throttled:
+            outcome, message = Outcome.REJECTED_CAPACITY, "every backend of the model has asked for a pause"
+        else:
+            outcome, message = Outcome.REJECTED_NO_BACKEND, _REASONS.get(state, message)
+        return RequestDropped(outcome, message, retry_after_s=self.retry_after_s(pool, now_s))
+
+    def _gone(self, backend: Backend) -> None:
+        del self._leaving[backend]
+        if self._on_gone is not None:
+            self._on_gone(backend.upstream)
+
+    def _pool(self, name: str) -> _Pool:
+        if name not in self._pools:
+            raise ConfigError(f"there is no pool {name!r}", param="pool")
+        return self._pools[name]
+
+    def _backend(self, backend_id: str) -> Backend:
+        if backend_id not in self._by_id:
+            raise ConfigError(f"there is no backend {backend_id!r}", param="backend")
+        return self._by_id[backend_id]
+
+
+_REASONS = MappingProxyType(
+    {
+        PoolState.LOADING: "the model is still loading on its backends",
+        PoolState.AWAY: "every backend of the model has failed too often; they are tried again one request at a time",
+        PoolState.EMPTY: "no backend of the model is healthy",
+    }
+)
+
+
+def _routing_request(exchange: Exchange, pool: _Pool, tenant: str, tried: frozenset[str]) -> RoutingRequest:
+    """What routing may know of a request.
+
+    A prompt longer than any context goes to the longest: the length is an estimate, and that backend says precisely.
+    """
+    longest = max((each.max_prompt_tokens for each in pool.replicas if each.takes_requests), default=math.inf)
+    blocks, block_tokens = ((), 0) if pool.prefix is None else pool.prefix(exchange)
+    return RoutingRequest(
+        exchange.exchange_id,
+        prompt_tokens=int(min(exchange.prompt_tokens, longest)),
+        expected_output_tokens=exchange.expected_output_tokens,
+        prefix_blocks=blocks,
+        prefix_block_tokens=block_tokens,
+        affinity_key=exchange.affinity_key,
+        tenant=tenant,
+        tried=tried,
+    )
+
+
+def _same_but_weight(one: BackendSettings, other: BackendSettings) -> bool:
+    return replace(one, weight=other.weight) == other
