@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from argosy.errors import ConfigError
 from argosy.fleet.policies.limits import Demand, Dimension, Limits, LimitStatus, Scope, nano_usd
 from argosy.fleet.policies.outcomes import Outcome
-from argosy.fleet.policies.scope_usage import Denial, Reserved, ScopeUsage
+from argosy.fleet.policies.scope_usage import Booking, Denial, ScopeUsage
 
 __all__ = ["Denial", "Lease", "Ledger", "Scopes"]
 
@@ -42,13 +42,15 @@ class Lease:
 
 
 class _Holding:
-    """A live lease and what it has reserved in each scope that limits anything."""
+    """A live lease and what it has booked in each scope that limits anything."""
 
-    __slots__ = ("entries", "expires_s", "lease")
+    __slots__ = ("bookings", "cost", "expires_s", "lease", "tokens")
 
-    def __init__(self, lease: Lease, entries: list[tuple[ScopeUsage, Reserved]], expires_s: float) -> None:
+    def __init__(self, lease: Lease, bookings: list[Booking], tokens: int, cost: int, expires_s: float) -> None:
         self.lease = lease
-        self.entries = entries
+        self.bookings = bookings
+        self.tokens = tokens
+        self.cost = cost
         self.expires_s = expires_s
 
 
@@ -100,7 +102,6 @@ class Ledger:
             scopes: each scope once, with its limits of this moment.
             burst: factor on limits that are soft, from `SoftQuota`.
         """
-        assert len({scope for scope, _ in scopes}) == len(scopes), "a scope counts once per request"
         tokens, cost = demand.total_tokens, nano_usd(demand.cost_usd_estimate)
         with self._lock:
             self._make_room(now_s)
@@ -115,6 +116,7 @@ class Ledger:
                     return Denial(Outcome.REJECTED_CAPACITY, retry_after_s=1.0)
                 if not usage.fits(demand, tokens, cost, burst, now_s):
                     return self._denial(scopes, demand, burst, now_s)
+                assert usage not in usages, f"{scope} counts once per request"
                 usages.append(usage)
             return self._book(scopes, demand, usages, owner, now_s)
 
@@ -207,20 +209,20 @@ class Ledger:
         with self._lock:
             assert len(self._scopes) <= self._max_scopes, "more scopes than allowed"
             assert len(self._holdings) <= self._max_leases, "more leases than allowed"
-            held = {scope: [0, 0, 0] for scope in self._scopes}
+            in_leases = {scope: [0, 0, 0] for scope in self._scopes}
             for holding in self._holdings.values():
                 assert holding.lease.owner, "a lease without an owner"
-                for usage, reserved in holding.entries:
+                for usage, budget, _ in holding.bookings:
                     assert self._scopes.get(usage.scope) is usage, f"{usage.scope} was forgotten while a lease holds it"
-                    sums = held[usage.scope]
+                    sums = in_leases[usage.scope]
                     sums[0] += 1
-                    sums[1] += reserved.tokens
-                    sums[2] += reserved.cost if reserved.has_budget else 0
+                    sums[1] += holding.tokens
+                    sums[2] += 0 if budget is None else holding.cost
             for scope, usage in self._scopes.items():
                 usage.check_invariants()
                 reserved_cost = 0 if usage.budget is None else usage.budget.reserved
                 counted = [usage.parallel, usage.kv_tokens, reserved_cost]
-                assert counted == held[scope], f"{scope} counts {counted} in flight, its leases hold {held[scope]}"
+                assert counted == in_leases[scope], f"{scope} counts {counted} in flight, its leases hold {in_leases[scope]}"
 
     def _usage(self, scope: Scope, limits: Limits, now_s: float) -> ScopeUsage | None:
         """The counters of a scope, made if there are none; None if there is no room for them."""
@@ -262,27 +264,19 @@ class Ledger:
 
     def _book(self, scopes: Scopes, demand: Demand, usages: list[ScopeUsage], owner: str, now_s: float) -> Lease:
         tokens, cost = demand.total_tokens, nano_usd(demand.cost_usd_estimate)
-        entries: list[tuple[ScopeUsage, Reserved]] = []
-        for usage in usages:
-            token_slot = usage.book(tokens, cost, now_s)
-            entries.append((usage, Reserved(tokens, cost, token_slot, usage.budget is not None)))
-        lease = Lease(
-            next(self._ids),
-            owner,
-            scopes,
-            demand,
-            _tightest(usages, Dimension.REQUESTS, now_s),
-            _tightest(usages, Dimension.TOKENS, now_s),
-        )
-        self._holdings[lease.id] = _Holding(lease, entries, now_s + self._lease_ttl_s)
+        bookings = [usage.book(tokens, cost, now_s) for usage in usages]
+        lease = Lease(next(self._ids), owner, scopes, demand, *_tightest(usages, now_s))
+        self._holdings[lease.id] = _Holding(lease, bookings, tokens, cost, now_s + self._lease_ttl_s)
         return lease
 
     def _end(self, lease_id: int, actual_tokens: int, actual_cost: int, now_s: float) -> bool:
         holding = self._holdings.pop(lease_id, None)
         if holding is None:
             return False
-        for usage, reserved in holding.entries:
-            usage.end(reserved, actual_tokens, actual_cost, now_s)
+        for usage, budget, token_slot in holding.bookings:
+            usage.end(holding.tokens, actual_tokens, token_slot, now_s)
+            if budget is not None:
+                usage.end_spending(budget, holding.cost, actual_cost, now_s)
         return True
 
 
@@ -292,6 +286,21 @@ def _how_long(denial: Denial) -> float:
     return math.inf if denial.retry_after_s is None else denial.retry_after_s
 
 
-def _tightest(usages: list[ScopeUsage], dimension: Dimension, now_s: float) -> LimitStatus | None:
-    statuses = [status for usage in usages if (status := usage.status(dimension, now_s)) is not None]
-    return min(statuses, key=lambda status: status.remaining, default=None)
+def _tightest(usages: list[ScopeUsage], now_s: float) -> tuple[LimitStatus | None, LimitStatus | None]:
+    """Of requests and of tokens, the status in the scope that has least left."""
+    requests: ScopeUsage | None = None
+    tokens: ScopeUsage | None = None
+    least_requests = least_tokens = 0
+    for usage in usages:
+        if usage.limits.rpm is not None and usage.requests is not None:
+            left = usage.limits.rpm - usage.requests.total
+            if requests is None or left < least_requests:
+                requests, least_requests = usage, left
+        if usage.limits.tpm is not None and usage.tokens is not None:
+            left = usage.limits.tpm - usage.tokens.total
+            if tokens is None or left < least_tokens:
+                tokens, least_tokens = usage, left
+    return (
+        None if requests is None else requests.status(Dimension.REQUESTS, now_s),
+        None if tokens is None else tokens.status(Dimension.TOKENS, now_s),
+    )

@@ -97,32 +97,35 @@ class ScopeUsage:
                 return False
         return limits_of_one_request_hold(limits, demand)
 
-    def book(self, tokens: int, cost: int, now_s: float) -> int | None:
-        """Count an admitted request; returns the slot of its tokens, None if they are not limited. Mutates."""
+    def book(self, tokens: int, cost: int, now_s: float) -> Booking:
+        """Count an admitted request; what is returned belongs to `end`. Mutates."""
         self.parallel += 1
         self.kv_tokens += tokens
         if self.requests is not None:
             self.requests.add(1, now_s)
-        if self.budget is not None:
-            self.budget.reserved += cost
-        return None if self.tokens is None else self.tokens.add(tokens, now_s)
+        budget = self.budget
+        if budget is not None:
+            budget.reserved += cost
+        return self, budget, -1 if self.tokens is None else self.tokens.add(tokens, now_s)
 
-    def end(self, reserved: Reserved, actual_tokens: int, actual_cost: int, now_s: float) -> None:
-        """Free what a request held and count what it took instead of what was reserved. Mutates.
+    def end(self, tokens: int, actual_tokens: int, token_slot: int, now_s: float) -> None:
+        """Free what a request of `tokens` held and count what it took. Mutates all but the budget.
 
         Tokens not taken are given back to the slot they were reserved in; those taken beyond the estimate count from now.
         """
         self.parallel -= 1
-        self.kv_tokens -= reserved.tokens
-        if self.tokens is not None and reserved.token_slot is not None:
-            if actual_tokens < reserved.tokens:
-                self.tokens.take_back(reserved.tokens - actual_tokens, reserved.token_slot)
-            elif actual_tokens > reserved.tokens:
-                self.tokens.add(actual_tokens - reserved.tokens, now_s)
-        if self.budget is not None and reserved.has_budget:
-            self.budget.used(self.limits.budget_period_s, now_s)
-            self.budget.reserved -= reserved.cost
-            self.budget.spent += actual_cost
+        self.kv_tokens -= tokens
+        if self.tokens is not None and token_slot >= 0:
+            if actual_tokens < tokens:
+                self.tokens.take_back(tokens - actual_tokens, token_slot)
+            elif actual_tokens > tokens:
+                self.tokens.add(actual_tokens - tokens, now_s)
+
+    def end_spending(self, budget: BudgetPeriod, cost: int, actual_cost: int, now_s: float) -> None:
+        """Turn a reservation into spending, in the period of `now_s`. Mutates `budget`, which is or was the scope's."""
+        budget.used(self.limits.budget_period_s, now_s)
+        budget.reserved -= cost
+        budget.spent += actual_cost
 
     def denials(self, demand: Demand, burst: float, now_s: float) -> list[Denial]:
         """Every limit of the scope that a request exceeds."""
@@ -192,21 +195,24 @@ class ScopeUsage:
 
     def status(self, dimension: Dimension, now_s: float) -> LimitStatus | None:
         """Where the scope stands; None if it has no limit in that dimension, or one of single requests."""
-        for counted, limit, used, _ in self._counted(0, 0, 1.0, now_s):
-            if counted is dimension and limit is not None:
-                unit = NANO_USD_PER_USD if dimension is Dimension.BUDGET else 1
-                reset_s = self._reset_s(dimension, now_s)
-                return LimitStatus(self.scope, dimension, limit / unit, max(0, limit - used) / unit, reset_s)
-        return None
-
-    def _reset_s(self, dimension: Dimension, now_s: float) -> float:
-        window = {Dimension.REQUESTS: self.requests, Dimension.TOKENS: self.tokens}.get(dimension)
-        if window is not None:
-            return window.reset_s(now_s)
-        period_s = self.limits.budget_period_s
-        if dimension is Dimension.BUDGET and self.budget is not None and period_s is not None:
-            return self.budget.left_s(period_s, now_s)
-        return 0.0
+        limits, unit, reset_s = self.limits, 1, 0.0
+        limit: int | None = None
+        used = 0
+        if dimension is Dimension.REQUESTS and self.requests is not None:
+            limit, used, reset_s = limits.rpm, self.requests.used(now_s), self.requests.reset_s(now_s)
+        elif dimension is Dimension.TOKENS and self.tokens is not None:
+            limit, used, reset_s = limits.tpm, self.tokens.used(now_s), self.tokens.reset_s(now_s)
+        elif dimension is Dimension.PARALLEL:
+            limit, used = limits.max_parallel, self.parallel
+        elif dimension is Dimension.KV_TOKENS:
+            limit, used = limits.kv_tokens, self.kv_tokens
+        elif dimension is Dimension.BUDGET and self.budget is not None:
+            period_s, unit = limits.budget_period_s, NANO_USD_PER_USD
+            limit, used = limits.budget_nano_usd, self.budget.used(period_s, now_s)
+            reset_s = 0.0 if period_s is None else self.budget.left_s(period_s, now_s)
+        if limit is None:
+            return None
+        return LimitStatus(self.scope, dimension, limit / unit, max(0, limit - used) / unit, reset_s)
 
     def is_idle(self, now_s: float) -> bool:
         """Whether nothing is lost if this object is forgotten. Mutates windows: what is too old is forgotten."""
@@ -226,15 +232,8 @@ class ScopeUsage:
             assert self.budget.spent >= 0, f"{self.scope}: negative spending"
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """What one request holds in one scope: tokens, nano-dollars, and the slot of the window that its tokens are in."""
-
-    tokens: int
-    cost: int
-    token_slot: int | None
-    has_budget: bool
-
+Booking = tuple[ScopeUsage, BudgetPeriod | None, int]
+"""What one request holds in one scope: the budget it has reserved in, and the slot of its tokens, -1 if not limited."""
 
 _OUTCOMES = {
     Dimension.REQUESTS: Outcome.REJECTED_RATE,

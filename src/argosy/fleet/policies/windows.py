@@ -51,11 +51,15 @@ class SlidingWindow:
 
     def add(self, amount: int, now_s: float) -> int:
         """Count `amount`; returns the slot it is in, to be given to `take_back`."""
-        self.used(now_s)
-        slot = self._latest
-        if not self._amounts:
-            self._oldest = slot
-        self._amounts[slot] = self._amounts.get(slot, 0) + amount
+        if int(now_s * self._slots_per_s) > self._latest:
+            self.used(now_s)
+        slot, amounts = self._latest, self._amounts
+        if slot in amounts:
+            amounts[slot] += amount
+        else:
+            if not amounts:
+                self._oldest = slot
+            amounts[slot] = amount
         self.total += amount
         return slot
 
@@ -77,8 +81,11 @@ class SlidingWindow:
         return max(0.0, (last + SLOTS + 1) / self._slots_per_s - now_s)
 
     def reset_s(self, now_s: float) -> float:
-        """Seconds until the sum is zero."""
-        return self.wait_s(self.total, now_s) if self.used(now_s) > 0 else 0.0
+        """Seconds until everything that was added is forgotten."""
+        self.used(now_s)
+        if not self._amounts:
+            return 0.0
+        return max(0.0, (next(reversed(self._amounts)) + SLOTS + 1) / self._slots_per_s - now_s)
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` unless the sum is that of the slots, of which there are at most 61."""
