@@ -46,6 +46,22 @@ class Unauthorized(ArgosyError):
     code = "invalid_api_key"
 
 
+class PermissionDenied(ArgosyError):
+    """The key is known, and may not do what it asks for (a model, a route, an administrative call)."""
+
+    http_status = 403
+    type = "permission_error"
+    code = "permission_denied"
+
+
+class UnknownRecord(ArgosyError):
+    """An administrative call names a key, team, organisation, user or budget that does not exist."""
+
+    http_status = 404
+    type = "not_found_error"
+    code = "not_found"
+
+
 class UnknownModel(ArgosyError):
     """A request names a model this server does not serve, or a command names one nobody knows."""
 
@@ -100,6 +116,14 @@ class EngineUnavailable(ArgosyError):
 
 class NoReplicaAvailable(ArgosyError):
     """No replica of the pool may serve the request: none is registered, ready, or fit for it."""
+
+    http_status = 503
+    type = "api_error"
+    code = "service_unavailable"
+
+
+class StoreUnavailable(ArgosyError):
+    """The database behind the gateway does not answer in time, and what it would tell is not known otherwise."""
 
     http_status = 503
     type = "api_error"

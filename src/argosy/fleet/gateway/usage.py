@@ -1,0 +1,109 @@
+"""What one request took and cost, as it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from argosy.fleet.gateway.budgets import NO_PERIOD_S
+from argosy.fleet.gateway.exchange import Exchange
+from argosy.fleet.gateway.prices import PriceTable
+
+MAX_NAME_CHARACTERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """One request that reached a backend, whole or aborted.
+
+    Attributes:
+        request_id: unique over all processes and restarts, never the client's: what counts a request once.
+        model: the pool that answered; backend: which of its backends.
+        started_at_s, ended_at_s: Unix seconds; the day and the budget period are those of the end.
+        cached_tokens: those of `input_tokens` that the backend had in its prefix cache.
+        streamed: as events; estimated: the backend reported no usage, tokens were counted here.
+        budgets: (kind, id, period_s) of the scopes whose budget it is charged to; period 0.0 is none.
+    """
+
+    request_id: str
+    key_id: str
+    team_id: str
+    org_id: str
+    model: str
+    backend: str
+    started_at_s: float
+    ended_at_s: float
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    cost_nano_usd: int
+    status: int
+    outcome: str
+    streamed: bool
+    estimated: bool
+    budgets: tuple[tuple[str, str, float], ...] = ()
+
+    @property
+    def day(self) -> str:
+        """UTC day of the end, as 2026-01-31."""
+        return datetime.fromtimestamp(self.ended_at_s, UTC).strftime("%Y-%m-%d")
+
+    def row(self) -> dict[str, Any]:
+        """The columns of `usage_records`."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "budgets"}
+
+    def line(self) -> bytes:
+        """The record as a line of a journal, newline included."""
+        return orjson.dumps(self, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def record_from_line(line: bytes) -> UsageRecord:
+    """The record that `line` was made from. Raises `ValueError` for anything else."""
+    fields: Mapping[str, Any] = orjson.loads(line)
+    try:
+        budgets: Sequence[Sequence[Any]] = fields["budgets"]
+        charged = tuple((str(kind), str(record_id), float(period_s)) for kind, record_id, period_s in budgets)
+        return UsageRecord(**{**fields, "budgets": charged})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a usage record: {error}") from None
+
+
+def usage_of(exchange: Exchange, prices: PriceTable, *, process_id: str, now_s: float) -> UsageRecord | None:
+    """The record of a request that has ended at Unix time `now_s`; None if no backend was called for it.
+
+    Args:
+        process_id: unique to this run of the process; with the exchange's id it names the request for ever.
+    """
+    if exchange.attempts == 0 or exchange.principal is None:
+        return None
+    caller, usage = exchange.principal, exchange.usage
+    cached_tokens = min(usage.cached_tokens, usage.input_tokens)
+    price = prices.price(exchange.pool, exchange.backend_id)
+    org_id = next((scope.id for scope, _ in caller.scopes if scope.kind == "org"), "")
+    return UsageRecord(
+        request_id=f"{process_id}-{exchange.exchange_id}",
+        key_id=caller.key_id,
+        team_id=caller.team,
+        org_id=org_id,
+        model=exchange.pool[:MAX_NAME_CHARACTERS],
+        backend=exchange.backend_id[:MAX_NAME_CHARACTERS],
+        started_at_s=now_s - max(0.0, exchange.finished_s - exchange.received_s),
+        ended_at_s=now_s,
+        input_tokens=usage.input_tokens,
+        cached_tokens=cached_tokens,
+        output_tokens=usage.output_tokens,
+        cost_nano_usd=price.cost_nano_usd(usage.input_tokens, cached_tokens, usage.output_tokens),
+        status=exchange.status,
+        outcome="" if exchange.outcome is None else str(exchange.outcome),
+        streamed=exchange.stream,
+        estimated=not usage.is_reported,
+        budgets=tuple(
+            (scope.kind, scope.id, limits.budget_period_s or NO_PERIOD_S)
+            for scope, limits in caller.scopes
+            if limits.max_budget_usd is not None
+        ),
+    )
