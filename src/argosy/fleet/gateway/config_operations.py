@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from argosy.cost.checks import at_least_one, fraction, not_negative, positive
 from argosy.errors import ConfigError
 from argosy.fleet.gateway.config_models import check_env_name, check_one_of
+from argosy.fleet.policies.alerts import AlertConfig
 from argosy.fleet.policies.breaker import BreakerConfig
 from argosy.fleet.policies.health import HealthCheck
 from argosy.fleet.policies.health_state import HealthConfig, ProbeKind
@@ -344,36 +345,6 @@ class TracingSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class AlertSettings:
-    """When an alert is raised.
-
-    Attributes:
-        latency_target_s: of the 99th percentile; None watches no latency. latency_factor: times it that alerts.
-        quota_ratio: of a limit in use that alerts.
-        fair_share_factor: times its fair share that makes a tenant a noisy neighbour.
-        hold_s: how long latency and share must stay there.
-    """
-
-    latency_target_s: float | None = None
-    latency_factor: float = 1.10
-    quota_ratio: float = 0.90
-    fair_share_factor: float = 2.0
-    hold_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` naming the setting that is out of range."""
-        if self.latency_target_s is not None:
-            positive(latency_target_s=self.latency_target_s)
-        if not self.latency_factor >= 1.0:
-            raise ConfigError(f"latency_factor must be at least 1, got {self.latency_factor}")
-        if not 0.0 < self.quota_ratio <= 1.0:
-            raise ConfigError(f"quota_ratio must be above 0 and at most 1, got {self.quota_ratio}")
-        if not self.fair_share_factor > 1.0:
-            raise ConfigError(f"fair_share_factor must be above 1, got {self.fair_share_factor}")
-        not_negative(hold_s=self.hold_s)
-
-
-@dataclass(frozen=True, slots=True)
 class ObservabilitySettings:
     """What the gateway tells of itself.
 
@@ -391,7 +362,7 @@ class ObservabilitySettings:
     access_log_lines: int = 10_000
     max_label_values: int = 1000
     tracing: TracingSettings | None = None
-    alerts: AlertSettings = field(default_factory=AlertSettings)
+    alerts: AlertConfig = field(default_factory=AlertConfig)
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the setting that is out of range."""
