@@ -9,6 +9,7 @@ DROPPED_REASONS = {
     "rejected-ttl-expired",
     "rejected-context-cancelled",
     "rejected-shutting-down",
+    "evicted-queue-pressure",
     "evicted-priority",
 }
 

@@ -31,6 +31,7 @@ class Outcome(StrEnum):
     REJECTED_SHUTTING_DOWN = "rejected_shutting_down"
     EVICTED_TTL = "evicted_ttl"
     EVICTED_DEADLINE = "evicted_deadline"
+    EVICTED_QUEUE_PRESSURE = "evicted_queue_pressure"
     EVICTED_PRIORITY = "evicted_priority"
     EVICTED_CLIENT_GONE = "evicted_client_gone"
     FAILED_CONNECT = "failed_connect"
@@ -84,6 +85,7 @@ REPLIES: Mapping[Outcome, OutcomeReply] = MappingProxyType(
         ),
         Outcome.EVICTED_TTL: _pressure("queue_timeout", "rejected-ttl-expired"),
         Outcome.EVICTED_DEADLINE: OutcomeReply(504, "api_error", "deadline_exceeded", False, "rejected-ttl-expired"),
+        Outcome.EVICTED_QUEUE_PRESSURE: _pressure("queue_full", "evicted-queue-pressure"),
         Outcome.EVICTED_PRIORITY: _pressure("preempted", "evicted-priority"),
         Outcome.EVICTED_CLIENT_GONE: OutcomeReply(
             499, "api_error", "client_closed_request", False, "rejected-context-cancelled"

@@ -20,6 +20,7 @@ class ReplicaInfo:
         models: names it serves; empty for any.
         max_model_len: longest sequence in tokens, prompt and output, or None if unknown.
         kv_capacity_tokens: tokens that its KV pool holds, or None if unknown.
+        max_in_flight: requests that may run or wait there at once, or None for what the pool's settings say.
         max_adapters: LoRA adapters that it holds at once.
         usd_per_hour: its price.
         labels: (name, value) pairs.
@@ -34,6 +35,7 @@ class ReplicaInfo:
     max_adapters: int = 0
     usd_per_hour: float = 0.0
     labels: frozenset[tuple[str, str]] = frozenset()
+    max_in_flight: int | None = None
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the value that is out of range."""
@@ -43,6 +45,8 @@ class ReplicaInfo:
             raise ConfigError(f"weight of replica {self.replica_id!r} must be a number from 0 up, got {self.weight}")
         if self.kv_capacity_tokens is not None and self.kv_capacity_tokens < 1:
             raise ConfigError(f"kv_capacity_tokens of replica {self.replica_id!r} must be at least 1")
+        if self.max_in_flight is not None and self.max_in_flight < 1:
+            raise ConfigError(f"max_in_flight of replica {self.replica_id!r} must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
