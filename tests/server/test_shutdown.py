@@ -116,7 +116,11 @@ def test_the_log_of_a_request_has_no_prompt_and_no_key(start):
     answer = httpx.post(
         f"{url}/v1/chat/completions",
         json={"messages": [{"role": "user", "content": secret}], "user": "ann", "metadata": {"run": "7"}},
-        headers={"x-request-id": "id-1", "authorization": "Bearer sk-hidden"},
+        headers={
+            "x-request-id": "id-1",
+            "authorization": "Bearer sk-hidden",
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        },
     )
     fine = [{"role": "user", "content": "x"}]
     bad = [
@@ -138,10 +142,12 @@ def test_the_log_of_a_request_has_no_prompt_and_no_key(start):
     expected = {
         "request_id": "id-1", "method": "POST", "route": "/v1/chat/completions", "status": 200, "output_tokens": 8,
         "user": "ann", "metadata": {"run": "7"}, "stream": False, "completion_id": answer.json()["id"],
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "parent_span_id": "00f067aa0ba902b7",
     }  # fmt: skip
     assert {name: line[name] for name in expected} == expected
     assert line["prompt_tokens"] == answer.json()["usage"]["prompt_tokens"]
     assert 0 <= line["ttft_s"] <= line["duration_s"]
     assert access[1]["status"] == 400
+    assert "trace_id" not in access[1]
     assert access[1]["error"] == "invalid_request_error: messages"
     assert access[3]["error"] == "invalid_request_error"

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from argosy.errors import ArgosyError, InvalidRequest, QueueFull, Unauthorized
 from argosy.observe.logs import log_event
+from argosy.observe.traceparent import parse_traceparent
 from argosy.server.auth import is_known_key, presented_key
 from argosy.server.connection import ClientGone
 from argosy.server.errors import error_response, internal_error_bytes, json_response, loggable
@@ -62,7 +63,7 @@ class _Exchange:
         given = self._headers.get("x-request-id", "")
         self._id_is_bad = bool(given) and _REQUEST_ID.fullmatch(given) is None
         request_id = given if given and not self._id_is_bad else f"req-{uuid.uuid4().hex}"
-        self.record = RequestRecord(request_id, state.clock())
+        self.record = RequestRecord(request_id, state.clock(), trace=parse_traceparent(self._headers.get("traceparent", "")))
         self.status = 0
         scope["argosy.record"] = self.record
 
@@ -166,6 +167,8 @@ class _Exchange:
             output_tokens=record.output_tokens,
             ttft_s=None if record.first_token_s is None else round(record.first_token_s - record.started_s, 6),
             user=record.user,
+            trace_id=None if record.trace is None else record.trace.trace_id,
+            parent_span_id=None if record.trace is None else record.trace.span_id,
             error=record.error,
             **record.tags,
         )

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from argosy.engine.client import EngineClient
 from argosy.errors import EngineUnavailable, UnknownModel
 from argosy.observe.metrics import EngineMetrics, HttpMetrics
+from argosy.observe.traceparent import TraceParent
 from argosy.server.config import ServerConfig
 from argosy.server.generation import Generation
 from argosy.server.side_work import SideWork
@@ -68,10 +69,15 @@ class ServerState:
 
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """What the log will say of one HTTP request; handlers fill it in. Times are of `ServerState.clock`."""
+    """What the log will say of one HTTP request; handlers fill it in. Times are of `ServerState.clock`.
+
+    Attributes:
+        trace: the caller's place in a distributed trace, from `traceparent`.
+    """
 
     request_id: str
     started_s: float
+    trace: TraceParent | None = None
     body_bytes: int = 0
     completion_id: str | None = None
     model: str | None = None
