@@ -30,6 +30,8 @@ class KindProfile:
         live_path: any HTTP answer to GET means that the server lives; None: not probed.
         ready_path: 200 means that a request would be taken; None: judged by its answers only.
         loading_statuses: of `ready_path`, that announce a model still loading.
+        loads_once: whether those statuses mean something else once the backend has been ready.
+        inference_path: the backend's own deep check, asked instead of having it generate; None: it has none.
         generates: whether a deep probe may have it generate a token. False for foreign APIs, where that costs money.
         metrics_path: Prometheus text, or None.
         loaded_models_path: lists the models in memory where they come and go (Ollama); None elsewhere.
@@ -39,19 +41,27 @@ class KindProfile:
     live_path: str | None = None
     ready_path: str | None = None
     loading_statuses: tuple[int, ...] = ()
+    loads_once: bool = False
+    inference_path: str | None = None
     generates: bool = True
     metrics_path: str | None = None
     loaded_models_path: str | None = None
     takes_cache_salt: bool = False
 
 
-# vLLM's /health answers 503 once its engine is dead, and its port opens only when the model is there. llama.cpp and SGLang
-# answer 503 while they load.
+# vLLM's /health answers 503 once its engine is dead, and its port opens only when the model is there. llama.cpp answers 503
+# whenever it loads; SGLang while it starts, and later when its scheduler hangs.
 PROFILES: Mapping[BackendKind, KindProfile] = MappingProxyType(
     {
-        BackendKind.ARGOSY: KindProfile("/health/live", "/health/ready", metrics_path="/metrics", takes_cache_salt=True),
+        BackendKind.ARGOSY: KindProfile(
+            "/health/live",
+            "/health/ready",
+            inference_path="/health/inference",
+            metrics_path="/metrics",
+            takes_cache_salt=True,
+        ),
         BackendKind.VLLM: KindProfile("/health", "/health", metrics_path="/metrics", takes_cache_salt=True),
-        BackendKind.SGLANG: KindProfile("/health", "/health", (503,), metrics_path="/metrics"),
+        BackendKind.SGLANG: KindProfile("/health", "/health", (503,), loads_once=True, metrics_path="/metrics"),
         BackendKind.LLAMA_CPP: KindProfile("/health", "/health", (503,), metrics_path="/metrics"),
         BackendKind.TGI: KindProfile("/health", "/health", metrics_path="/metrics"),
         BackendKind.OLLAMA: KindProfile("/api/version", "/api/tags", loaded_models_path="/api/ps"),

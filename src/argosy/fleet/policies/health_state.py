@@ -79,6 +79,7 @@ class HealthState:
     Attributes:
         phase: what the results so far amount to.
         changed_at_s: when the phase changed last.
+        was_ready: whether it has been ready since it was down last.
     """
 
     def __init__(self, config: HealthConfig) -> None:
@@ -91,6 +92,7 @@ class HealthState:
         self._loading_since_s: float | None = None
         self.phase = HealthPhase.UNKNOWN if config.checks else HealthPhase.READY
         self.changed_at_s = 0.0
+        self.was_ready = False
 
     @property
     def takes_requests(self) -> bool:
@@ -109,6 +111,12 @@ class HealthState:
             self._due_at_s[kind] = now_s + self.config.checks[kind].interval_s
             found.append(kind)
         return found
+
+    def suspect(self) -> None:
+        """A request got no connection: make the live and ready probes at once instead of at their next turn."""
+        for kind in self._due_at_s:
+            if kind is not ProbeKind.DEEP:
+                self._due_at_s[kind] = -math.inf
 
     def next_due_s(self) -> float:
         """When the next probe is to be made; infinity if none ever is."""
@@ -138,14 +146,6 @@ class HealthState:
         self._seen.add(kind)
         return self._move(self._judge(now_s), now_s)
 
-    def on_connection_failed(self, now_s: float) -> bool:
-        """A request got no connection: counts like a failed ready probe. Returns whether the phase changed."""
-        kind = ProbeKind.READY if ProbeKind.READY in self._trackers else ProbeKind.LIVE
-        if kind not in self._trackers:
-            return False
-        self._trackers[kind].on_failure()
-        return self._move(self._judge(now_s), now_s)
-
     @property
     def _shallow_fails(self) -> bool:
         if self._loading_since_s is not None:
@@ -172,4 +172,6 @@ class HealthState:
         if phase is self.phase:
             return False
         self.phase, self.changed_at_s = phase, now_s
+        if phase in (HealthPhase.READY, HealthPhase.DOWN):
+            self.was_ready = phase is HealthPhase.READY
         return True

@@ -27,6 +27,10 @@ class KvEventIndex:
         """Blocks known, summed over the replicas."""
         return sum(len(blocks) for blocks in self._hash_of_block.values())
 
+    def num_blocks_of(self, replica_id: str) -> int:
+        """Blocks known of one replica."""
+        return len(self._hash_of_block.get(replica_id, ()))
+
     def stored(
         self,
         replica_id: str,
