@@ -43,4 +43,4 @@ class LocalLedger:
 
     def headers(self, lease_or_denial: Lease | Denial, *, now_s: float) -> Mapping[str, str]:
         """The `x-ratelimit-*` headers of an answer."""
-        return rate_limit_headers(lease_or_denial)
+        return rate_limit_headers(lease_or_denial, now_s)

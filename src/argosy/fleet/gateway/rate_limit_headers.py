@@ -10,8 +10,8 @@ from argosy.fleet.policies.limits import Dimension
 _HEADER_WORDS = {Dimension.REQUESTS: "requests", Dimension.TOKENS: "tokens"}
 
 
-def rate_limit_headers(answer: Lease | Denial) -> dict[str, str]:
-    """Headers for a granted or denied request.
+def rate_limit_headers(answer: Lease | Denial, now_s: float) -> dict[str, str]:
+    """Headers for a granted or denied request, to be sent at `now_s`.
 
     Of a lease, requests and tokens each of the scope that has least left. Of a denial, those of the limit that denied, and
     none where it is not one per minute: headers that describe another limiter send clients back at the wrong time.
@@ -23,7 +23,8 @@ def rate_limit_headers(answer: Lease | Denial) -> dict[str, str]:
         return headers
     for status in (answer.requests, answer.tokens):
         if status is not None:
-            _add(headers, status.dimension, status.limit, status.remaining, status.reset_s)
+            reset_s = status.reset_s - (now_s - answer.acquired_s)
+            _add(headers, status.dimension, status.limit, status.remaining, reset_s)
     return headers
 
 

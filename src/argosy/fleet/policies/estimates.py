@@ -1,7 +1,7 @@
 """How many tokens an answer will have at most, with a given confidence, learnt per tenant and model.
 
-Admission reserves what a request may take. `max_tokens` alone reserves far too much, since most clients set it high or not at
-all, and a mean is exceeded by half of all answers; a quantile is exceeded by a known share.
+Admission reserves what a request may take. `max_tokens` alone reserves far too much, since most clients set it high or not
+at all, and a mean is exceeded by half of all answers; a quantile is exceeded by a known share.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ expected to take in the same step that checks it, and the reservation is replace
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from argosy.errors import ConfigError
 from argosy.fleet.policies.limits import Demand, Dimension, Limits, LimitStatus, Scope, nano_usd
 from argosy.fleet.policies.outcomes import Outcome
-from argosy.fleet.policies.scope_usage import Booking, Denial, ScopeUsage
+from argosy.fleet.policies.scope_usage import Booking, Denial, ScopeUsage, longest
 
 __all__ = ["Denial", "Lease", "Ledger", "Scopes"]
 
@@ -30,6 +29,7 @@ class Lease:
     Attributes:
         id: unique among the leases of its owner.
         owner: the gateway process that must keep it alive.
+        acquired_s: on the clock of the one who acquired it.
         requests, tokens: the scope that has least left of either, right after admission; None if nothing limits it.
     """
 
@@ -37,6 +37,7 @@ class Lease:
     owner: str
     scopes: Scopes
     demand: Demand
+    acquired_s: float
     requests: LimitStatus | None = None
     tokens: LimitStatus | None = None
 
@@ -64,17 +65,25 @@ class Ledger:
         lease_ttl_s: a lease that is not renewed for so long ends as if it had taken its estimate. A backstop for owners
             that died: whoever acquires a lease must end it.
         window_s: length of the windows of rpm and tpm.
+        unix_offset_s: what to add to `now_s` for Unix time, which budget periods follow.
         max_scopes, max_leases: remembered at once. Beyond it requests are denied with `REJECTED_CAPACITY`; nothing that
             counts is forgotten.
     """
 
     def __init__(
-        self, *, lease_ttl_s: float = 120.0, window_s: float = 60.0, max_scopes: int = 200_000, max_leases: int = 100_000
+        self,
+        *,
+        lease_ttl_s: float = 120.0,
+        window_s: float = 60.0,
+        unix_offset_s: float = 0.0,
+        max_scopes: int = 200_000,
+        max_leases: int = 100_000,
     ) -> None:
         if not (lease_ttl_s > 0.0 and window_s > 0.0 and max_scopes >= 1 and max_leases >= 1):
             raise ConfigError("a ledger needs lease_ttl_s, window_s, max_scopes and max_leases above 0")
         self._lease_ttl_s = lease_ttl_s
         self._window_s = window_s
+        self._unix_offset_s = unix_offset_s
         self._max_scopes = max_scopes
         self._max_leases = max_leases
         self._scopes: OrderedDict[Scope, ScopeUsage] = OrderedDict()  # the one looked at longest ago first
@@ -182,17 +191,15 @@ class Ledger:
             usage = self._scopes.get(scope)
             return None if usage is None else usage.status(dimension, now_s)
 
-    def restore_spending(
-        self, scope: Scope, limits: Limits, spent_usd: float, period_start_s: float, *, now_s: float
-    ) -> None:
-        """Set what a scope has spent since `period_start_s` (on the clock of `now_s`), as a store remembers it.
+    def restore_spending(self, scope: Scope, limits: Limits, spent_usd: float, *, now_s: float) -> None:
+        """Set what a scope has spent in the period of `now_s`, as a store remembers it.
 
         What requests in flight have reserved stays. Nothing happens if `limits` hold no budget.
         """
         with self._lock:
             usage = None if limits.max_budget_usd is None else self._usage(scope, limits, now_s)
             if usage is not None and usage.budget is not None:
-                usage.budget.start_s = period_start_s
+                usage.budget.used(limits.budget_period_s, now_s + self._unix_offset_s)
                 usage.budget.spent = nano_usd(spent_usd)
 
     def spent_usd(self, scope: Scope, *, now_s: float) -> float:
@@ -201,7 +208,7 @@ class Ledger:
             usage = self._scopes.get(scope)
             if usage is None or usage.budget is None:
                 return 0.0
-            usage.budget.used(usage.limits.budget_period_s, now_s)
+            usage.budget.used(usage.limits.budget_period_s, now_s + self._unix_offset_s)
             return usage.budget.spent_usd
 
     def check_invariants(self) -> None:
@@ -230,12 +237,12 @@ class Ledger:
         if usage is None:
             if len(self._scopes) >= self._max_scopes and not self._forget_idle(now_s, num_tries=8):
                 return None
-            usage = self._scopes[scope] = ScopeUsage(scope, limits, self._window_s)
-            usage.prepare(limits, now_s)
+            usage = self._scopes[scope] = ScopeUsage(scope, limits, self._window_s, self._unix_offset_s)
+            usage.prepare(limits)
         else:
             self._scopes.move_to_end(scope)
             if usage.limits is not limits:
-                usage.prepare(limits, now_s)
+                usage.prepare(limits)
         return usage
 
     def _make_room(self, now_s: float) -> None:
@@ -260,12 +267,12 @@ class Ledger:
             usage = None if limits.is_empty else self._usage(scope, limits, now_s)
             if usage is not None:
                 denials += usage.denials(demand, burst, now_s)
-        return max(denials, key=_how_long)
+        return longest(denials)
 
     def _book(self, scopes: Scopes, demand: Demand, usages: list[ScopeUsage], owner: str, now_s: float) -> Lease:
         tokens, cost = demand.total_tokens, nano_usd(demand.cost_usd_estimate)
         bookings = [usage.book(tokens, cost, now_s) for usage in usages]
-        lease = Lease(next(self._ids), owner, scopes, demand, *_tightest(usages, now_s))
+        lease = Lease(next(self._ids), owner, scopes, demand, now_s, *_tightest(usages, now_s))
         self._holdings[lease.id] = _Holding(lease, bookings, tokens, cost, now_s + self._lease_ttl_s)
         return lease
 
@@ -278,12 +285,6 @@ class Ledger:
             if budget is not None:
                 usage.end_spending(budget, holding.cost, actual_cost, now_s)
         return True
-
-
-def _how_long(denial: Denial) -> float:
-    if not denial.retryable:
-        return math.inf
-    return math.inf if denial.retry_after_s is None else denial.retry_after_s
 
 
 def _tightest(usages: list[ScopeUsage], now_s: float) -> tuple[LimitStatus | None, LimitStatus | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from argosy.fleet.policies.limits import NANO_USD_PER_USD, Demand, Dimension, Limits, LimitStatus, Scope, nano_usd
@@ -53,19 +55,20 @@ class ScopeUsage:
         parallel, kv_tokens: of requests in flight.
     """
 
-    __slots__ = ("_window_s", "budget", "kv_tokens", "limits", "parallel", "requests", "scope", "tokens")
+    __slots__ = ("_unix_offset_s", "_window_s", "budget", "kv_tokens", "limits", "parallel", "requests", "scope", "tokens")
 
-    def __init__(self, scope: Scope, limits: Limits, window_s: float) -> None:
+    def __init__(self, scope: Scope, limits: Limits, window_s: float, unix_offset_s: float = 0.0) -> None:
         self.scope = scope
         self.limits = limits
         self._window_s = window_s
+        self._unix_offset_s = unix_offset_s
         self.requests: SlidingWindow | None = None
         self.tokens: SlidingWindow | None = None
         self.parallel = 0
         self.kv_tokens = 0
         self.budget: BudgetPeriod | None = None
 
-    def prepare(self, limits: Limits, now_s: float) -> None:
+    def prepare(self, limits: Limits) -> None:
         """Take over `limits`, and begin to count what they limit. Mutates."""
         self.limits = limits
         if limits.rpm is not None and self.requests is None:
@@ -73,7 +76,7 @@ class ScopeUsage:
         if limits.tpm is not None and self.tokens is None:
             self.tokens = SlidingWindow(self._window_s)
         if limits.budget_nano_usd is not None and self.budget is None:
-            self.budget = BudgetPeriod(now_s)
+            self.budget = BudgetPeriod()
 
     def fits(self, demand: Demand, tokens: int, cost: int, burst: float, now_s: float) -> bool:
         """Whether a request of `tokens` in all and `cost` nano-dollars passes every limit of the scope."""
@@ -92,7 +95,7 @@ class ScopeUsage:
         if tpm is not None and self.tokens is not None and self.tokens.used(now_s) + tokens > tpm:
             return False
         if limits.budget_nano_usd is not None and self.budget is not None:
-            used = self.budget.used(limits.budget_period_s, now_s)
+            used = self.budget.used(limits.budget_period_s, now_s + self._unix_offset_s)
             if cost and used + cost > limits.budget_nano_usd:
                 return False
         return limits_of_one_request_hold(limits, demand)
@@ -123,75 +126,39 @@ class ScopeUsage:
 
     def end_spending(self, budget: BudgetPeriod, cost: int, actual_cost: int, now_s: float) -> None:
         """Turn a reservation into spending, in the period of `now_s`. Mutates `budget`, which is or was the scope's."""
-        budget.used(self.limits.budget_period_s, now_s)
+        budget.used(self.limits.budget_period_s, now_s + self._unix_offset_s)
         budget.reserved -= cost
         budget.spent += actual_cost
 
     def denials(self, demand: Demand, burst: float, now_s: float) -> list[Denial]:
         """Every limit of the scope that a request exceeds."""
-        tokens, cost = demand.total_tokens, nano_usd(demand.cost_usd_estimate)
-        found = list(self._too_large(demand))
-        for dimension, limit, used, needed in self._counted(tokens, cost, burst, now_s):
-            if limit is not None and used + needed > limit and (needed or dimension is not Dimension.BUDGET):
-                found.append(self._denial(dimension, limit, used, needed, burst, now_s))
-        return found
-
-    def _too_large(self, demand: Demand) -> list[Denial]:
-        limits, found = self.limits, []
-        output_tokens = max(demand.output_tokens_estimate, demand.max_output_tokens or 0)
-        for dimension, limit, tokens in (
-            (Dimension.INPUT_TOKENS, limits.max_input_tokens, demand.input_tokens),
-            (Dimension.OUTPUT_TOKENS, limits.max_output_tokens, output_tokens),
+        limits, tokens, cost = self.limits, demand.total_tokens, nano_usd(demand.cost_usd_estimate)
+        factor = burst if limits.soft else 1.0
+        found = too_large(self.scope, limits, demand)
+        for dimension, limit, used, needed in (
+            (Dimension.REQUESTS, stretched(limits.rpm, factor), _used(self.requests, now_s), 1),
+            (Dimension.TOKENS, stretched(limits.tpm, factor), _used(self.tokens, now_s), tokens),
+            (Dimension.PARALLEL, stretched(limits.max_parallel, factor), self.parallel, 1),
+            (Dimension.KV_TOKENS, stretched(limits.kv_tokens, factor), self.kv_tokens, tokens),
+            (Dimension.BUDGET, limits.budget_nano_usd, self._budget_used(now_s), cost),
         ):
-            if limit is not None and tokens > limit:
-                found.append(Denial(Outcome.REJECTED_TOO_LARGE, self.scope, dimension, limit, limit, retryable=False))
+            if limit is not None and used + needed > limit and (needed or dimension is not Dimension.BUDGET):
+                wait_s = self._wait_s(dimension, used + needed - limit, now_s)
+                found.append(denial_of(self.scope, limits, dimension, used, needed, wait_s))
         return found
 
-    def _counted(
-        self, tokens: int, cost: int, burst: float, now_s: float
-    ) -> tuple[tuple[Dimension, int | None, int, int], ...]:
-        """Of every counted dimension the effective limit, what is used, and what the request needs."""
-        limits, budget = self.limits, self.budget
-        burst = burst if limits.soft else 1.0
-        spent = 0 if budget is None else budget.used(limits.budget_period_s, now_s)
-        return (
-            (Dimension.REQUESTS, stretched(limits.rpm, burst), _used(self.requests, now_s), 1),
-            (Dimension.TOKENS, stretched(limits.tpm, burst), _used(self.tokens, now_s), tokens),
-            (Dimension.PARALLEL, stretched(limits.max_parallel, burst), self.parallel, 1),
-            (Dimension.KV_TOKENS, stretched(limits.kv_tokens, burst), self.kv_tokens, tokens),
-            (Dimension.BUDGET, limits.budget_nano_usd, spent, cost),
-        )
+    def _budget_used(self, now_s: float) -> int:
+        return 0 if self.budget is None else self.budget.used(self.limits.budget_period_s, now_s + self._unix_offset_s)
 
-    def _denial(self, dimension: Dimension, limit: int, used: int, needed: int, burst: float, now_s: float) -> Denial:
-        nominal = self._nominal(dimension)
-        unit = NANO_USD_PER_USD if dimension is Dimension.BUDGET else 1
-        retry_after_s: float | None = RETRY_WHEN_ONE_ENDS_S
+    def _wait_s(self, dimension: Dimension, excess: int, now_s: float) -> float | None:
+        """Seconds until `excess` less is used; None if it never is."""
         window = {Dimension.REQUESTS: self.requests, Dimension.TOKENS: self.tokens}.get(dimension)
         if window is not None:
-            retry_after_s = window.wait_s(used + needed - limit, now_s)
-        elif dimension is Dimension.BUDGET:
-            period_s = self.limits.budget_period_s
-            retry_after_s = None if period_s is None or self.budget is None else self.budget.left_s(period_s, now_s)
-        return Denial(
-            _OUTCOMES[dimension],
-            self.scope,
-            dimension,
-            nominal / unit,
-            max(0, nominal - used) / unit,
-            retry_after_s,
-            retryable=needed <= nominal,
-        )
-
-    def _nominal(self, dimension: Dimension) -> int:
-        limit = {
-            Dimension.REQUESTS: self.limits.rpm,
-            Dimension.TOKENS: self.limits.tpm,
-            Dimension.PARALLEL: self.limits.max_parallel,
-            Dimension.KV_TOKENS: self.limits.kv_tokens,
-            Dimension.BUDGET: self.limits.budget_nano_usd,
-        }[dimension]
-        assert limit is not None, "only a limit denies"
-        return limit
+            return window.wait_s(excess, now_s)
+        if dimension is not Dimension.BUDGET:
+            return RETRY_WHEN_ONE_ENDS_S
+        period_s = self.limits.budget_period_s
+        return None if period_s is None or self.budget is None else self.budget.left_s(period_s, now_s + self._unix_offset_s)
 
     def status(self, dimension: Dimension, now_s: float) -> LimitStatus | None:
         """Where the scope stands; None if it has no limit in that dimension, or one of single requests."""
@@ -208,8 +175,8 @@ class ScopeUsage:
             limit, used = limits.kv_tokens, self.kv_tokens
         elif dimension is Dimension.BUDGET and self.budget is not None:
             period_s, unit = limits.budget_period_s, NANO_USD_PER_USD
-            limit, used = limits.budget_nano_usd, self.budget.used(period_s, now_s)
-            reset_s = 0.0 if period_s is None else self.budget.left_s(period_s, now_s)
+            limit, used = limits.budget_nano_usd, self.budget.used(period_s, now_s + self._unix_offset_s)
+            reset_s = 0.0 if period_s is None else self.budget.left_s(period_s, now_s + self._unix_offset_s)
         if limit is None:
             return None
         return LimitStatus(self.scope, dimension, limit / unit, max(0, limit - used) / unit, reset_s)
@@ -218,7 +185,7 @@ class ScopeUsage:
         """Whether nothing is lost if this object is forgotten. Mutates windows: what is too old is forgotten."""
         if self.parallel or _used(self.requests, now_s) or _used(self.tokens, now_s):
             return False
-        return self.budget is None or self.budget.used(self.limits.budget_period_s, now_s) == 0
+        return self.budget is None or self.budget.used(self.limits.budget_period_s, now_s + self._unix_offset_s) == 0
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` unless no counter is negative and the windows are sound."""
@@ -242,6 +209,49 @@ _OUTCOMES = {
     Dimension.KV_TOKENS: Outcome.REJECTED_KV,
     Dimension.BUDGET: Outcome.REJECTED_BUDGET,
 }
+
+
+def too_large(scope: Scope, limits: Limits, demand: Demand) -> list[Denial]:
+    """The bounds of a single request that `demand` exceeds."""
+    if limits_of_one_request_hold(limits, demand):
+        return []
+    output_tokens = max(demand.output_tokens_estimate, demand.max_output_tokens or 0)
+    return [
+        Denial(Outcome.REJECTED_TOO_LARGE, scope, dimension, limit, limit, retryable=False)
+        for dimension, limit, tokens in (
+            (Dimension.INPUT_TOKENS, limits.max_input_tokens, demand.input_tokens),
+            (Dimension.OUTPUT_TOKENS, limits.max_output_tokens, output_tokens),
+        )
+        if limit is not None and tokens > limit
+    ]
+
+
+def denial_of(
+    scope: Scope, limits: Limits, dimension: Dimension, used: int, needed: int, retry_after_s: float | None
+) -> Denial:
+    """The denial of a request that needs more of `dimension` than is left: in tokens, requests or nano-dollars."""
+    nominal = {
+        Dimension.REQUESTS: limits.rpm,
+        Dimension.TOKENS: limits.tpm,
+        Dimension.PARALLEL: limits.max_parallel,
+        Dimension.KV_TOKENS: limits.kv_tokens,
+        Dimension.BUDGET: limits.budget_nano_usd,
+    }[dimension]
+    assert nominal is not None, "only a limit denies"
+    unit = NANO_USD_PER_USD if dimension is Dimension.BUDGET else 1
+    remaining = max(0, nominal - used) / unit
+    return Denial(
+        _OUTCOMES[dimension], scope, dimension, nominal / unit, remaining, retry_after_s, retryable=needed <= nominal
+    )
+
+
+def longest(denials: Iterable[Denial]) -> Denial:
+    """The denial that holds longest: after its time, the request is not denied once more. One without an end comes first."""
+
+    def how_long(denial: Denial) -> tuple[bool, float]:
+        return not denial.retryable, math.inf if denial.retry_after_s is None else denial.retry_after_s
+
+    return max(denials, key=how_long)
 
 
 def limits_of_one_request_hold(limits: Limits, demand: Demand) -> bool:

@@ -11,6 +11,8 @@ of the window's length ever holds more than was allowed: the window slides in st
 
 from __future__ import annotations
 
+import math
+
 from argosy.fleet.policies.limits import NANO_USD_PER_USD
 
 SLOTS = 60
@@ -98,26 +100,26 @@ class SlidingWindow:
 class BudgetPeriod:
     """Nano-dollars spent in the current period, and those reserved by requests in flight, which outlive periods.
 
-    A period begins with the first request, and the next ones follow without gaps; `period_s` of None never ends.
+    Periods of one length follow one another from the Unix epoch, so that every process begins them at the same time.
     """
 
     __slots__ = ("reserved", "spent", "start_s")
 
-    def __init__(self, start_s: float) -> None:
-        self.start_s = start_s
+    def __init__(self) -> None:
+        self.start_s = -math.inf
         self.spent = 0
         self.reserved = 0
 
-    def used(self, period_s: float | None, now_s: float) -> int:
-        """Spent and reserved. Mutates: in another period than the last time, nothing is spent yet."""
-        if period_s is not None and now_s - self.start_s >= period_s:
-            self.start_s += (now_s - self.start_s) // period_s * period_s
+    def used(self, period_s: float | None, unix_s: float) -> int:
+        """Spent and reserved. Mutates: in another period than the last time, nothing is spent yet. None never ends."""
+        if period_s is not None and unix_s - self.start_s >= period_s:
+            self.start_s = unix_s // period_s * period_s
             self.spent = 0
         return self.spent + self.reserved
 
-    def left_s(self, period_s: float, now_s: float) -> float:
+    def left_s(self, period_s: float, unix_s: float) -> float:
         """Seconds until the period ends."""
-        return max(0.0, self.start_s + period_s - now_s)
+        return max(0.0, self.start_s + period_s - unix_s)
 
     @property
     def spent_usd(self) -> float:
