@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from argosy.fleet.policies.ledger import Lease
 from argosy.fleet.policies.limits import Limits, Scope
-from argosy.fleet.policies.outcomes import Outcome
+from argosy.fleet.policies.outcomes import Outcome, RequestDropped
 
 Headers = Mapping[bytes, bytes]
 """Request headers by lower-case name; the values of a name that came several times are joined with commas."""
@@ -111,10 +111,14 @@ class Exchange:
         affinity_key: conversation, session or user, "" if none is known.
         deadline_s: on the pipeline's clock, None for none.
         traceparent, tracestate: to be sent upstream.
-        leases: everything the ledger granted.
+        lease: what the ledger granted; None before, and for good if it refused.
         status: of the answer; 499 if the client left before its end.
         first_byte_s, queued_s, dispatched_s, finished_s: 0.0 until it happened.
         attempts: calls of backends; `fallbacks`: pools that failed before the last one.
+        usage: what the backend reported or what was counted, also of an answer that was cut off.
+        response_headers: of the gateway's own, for the answer.
+        tags: what stages want logged, bounded in number and size.
+        end_early: ends the request with an error although it runs, from admission to its end; for displacement and drain.
         detail: one line on what went wrong, never with content of the prompt or a secret.
     """
 
@@ -154,6 +158,7 @@ class Exchange:
     detail: str = ""
     response_headers: dict[str, str] = field(default_factory=dict)
     tags: dict[str, Any] = field(default_factory=dict)
+    end_early: Callable[[RequestDropped], None] | None = None
 
     @property
     def caller(self) -> Principal:

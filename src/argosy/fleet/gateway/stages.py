@@ -93,10 +93,6 @@ class AdmissionLedger(Protocol):
         """Give back what was not used. Idempotent."""
         ...
 
-    def headers(self, lease_or_denial: Lease | Denial, *, now_s: float) -> Mapping[str, str]:
-        """The `x-ratelimit-*` headers of the limit nearest to its end."""
-        ...
-
 
 class Ticket(Protocol):
     """A place among the requests in flight."""
@@ -168,6 +164,10 @@ class Backends(Protocol):
         Raises:
             RequestDropped: none may take it (`REJECTED_NO_BACKEND`).
         """
+        ...
+
+    def state(self, pool: str, now_s: float) -> str:
+        """ "serving" if a backend of the pool would take a request at this moment, else why none would."""
         ...
 
 
