@@ -53,9 +53,11 @@ class AuthenticationConfig:
         for name in ("max_keys", "max_unknown_keys"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} of authentication must be at least 1, got {getattr(self, name)}")
-        for name in ("ttl_s", "unknown_ttl_s", "poll_s", "max_stale_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} of authentication must be above 0, got {getattr(self, name)}")
+        for name in ("ttl_s", "unknown_ttl_s", "max_stale_s"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} of authentication must not be negative, got {getattr(self, name)}")
+        if not self.poll_s > 0:
+            raise ConfigError(f"poll_s of authentication must be above 0, got {self.poll_s}")
 
 
 @dataclass(slots=True)

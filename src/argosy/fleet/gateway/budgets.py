@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sqlalchemy import Connection, func, select, tuple_
 
@@ -27,15 +28,14 @@ class BudgetState:
     """Spend of one scope in the period that is on.
 
     Attributes:
-        period_s: 0.0 for a budget without a period; period_start_s: Unix time, 0.0 without a period.
-        age_s: time since the period began, so that it can be placed on another clock.
+        limits: those with the budget.
+        period_start_s: Unix time, 0.0 for a budget without periods.
         spent_nano_usd: of requests that the database has.
     """
 
     scope: Scope
-    period_s: float
+    limits: Limits
     period_start_s: float
-    age_s: float
     spent_nano_usd: int
 
     @property
@@ -53,23 +53,49 @@ def read_budget_states(
     connection: Connection, scopes: Sequence[tuple[Scope, Limits]], now_s: float
 ) -> tuple[BudgetState, ...]:
     """The states of those of `scopes` that have a budget, in one query; none is made if there are none."""
-    wanted = [
-        (scope, limits.budget_period_s or NO_PERIOD_S, period_start_s(limits.budget_period_s, now_s))
-        for scope, limits in scopes
-        if limits.max_budget_usd is not None
-    ]
+    wanted = [(scope, limits) for scope, limits in scopes if limits.max_budget_usd is not None]
     if not wanted:
         return ()
+    starts = [period_start_s(limits.budget_period_s, now_s) for _, limits in wanted]
     spend = schema.budget_spend.c
     of_scopes = tuple_(spend.kind, spend.id, spend.period_s, spend.period_start_s).in_(
-        [(scope.kind, scope.id, length_s, start_s) for scope, length_s, start_s in wanted]
+        [
+            (scope.kind, scope.id, limits.budget_period_s or NO_PERIOD_S, start_s)
+            for (scope, limits), start_s in zip(wanted, starts, strict=True)
+        ]
     )
     rows = connection.execute(select(spend.kind, spend.id, spend.cost_nano_usd).where(of_scopes))
     spent = {(kind, record_id): cost for kind, record_id, cost in rows}
     return tuple(
-        BudgetState(scope, length_s, start_s, now_s - start_s if length_s else 0.0, spent.get((scope.kind, scope.id), 0))
-        for scope, length_s, start_s in wanted
+        BudgetState(scope, limits, start_s, spent.get((scope.kind, scope.id), 0))
+        for (scope, limits), start_s in zip(wanted, starts, strict=True)
     )
+
+
+class SpendingLedger(Protocol):
+    """The part of the admission ledger that budgets are restored through."""
+
+    def spent_usd(self, scope: Scope, *, now_s: float) -> float:
+        """Dollars spent in the current period, as far as the ledger knows."""
+        ...
+
+    def restore_spending(self, scope: Scope, limits: Limits, spent_usd: float, *, now_s: float) -> None:
+        """Set that."""
+        ...
+
+
+def restore_spending(ledger: SpendingLedger, states: Sequence[BudgetState], *, now_s: float, unix_s: float) -> None:
+    """Tell `ledger` what the database knows of spending, if that is more than it knows itself.
+
+    The database lacks what is still on its way to it, the ledger lacks what other processes and earlier runs have spent.
+
+    Args:
+        now_s: on the ledger's clock; unix_s: the same moment as Unix time. A state of a period that is over is left out.
+    """
+    for state in states:
+        if period_start_s(state.limits.budget_period_s, unix_s) == state.period_start_s:
+            spent_usd = max(state.spent_usd, ledger.spent_usd(state.scope, now_s=now_s))
+            ledger.restore_spending(state.scope, state.limits, spent_usd, now_s=now_s)
 
 
 def spent_since(connection: Connection, scope: Scope, since_s: float) -> int:

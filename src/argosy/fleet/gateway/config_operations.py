@@ -257,7 +257,7 @@ class StoreSettings:
         url: as SQLAlchemy writes it, without a password; url_env: environment variable that holds it, password and all.
         timeout_s: how long anything waits for the store.
         serve_on_store_loss: whether keys that are remembered go on working while the store is away, for `grace_s`.
-        journal: file that takes usage records the store cannot.
+        journal: folder on a local disk where usage records are kept until the store has them.
     """
 
     url: str = "sqlite:///argosy-gateway.db"
@@ -265,7 +265,7 @@ class StoreSettings:
     timeout_s: float = 2.0
     serve_on_store_loss: bool = True
     grace_s: float = 3600.0
-    journal: str = "argosy-gateway-usage.ndjson"
+    journal: str = "argosy-gateway-usage"
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the setting that is out of range."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url, select, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from argosy.errors import ConfigError, StoreUnavailable
@@ -29,7 +29,6 @@ from argosy.fleet.gateway.store_migrations import migrate
 
 Result = TypeVar("Result")
 READ_ONLY = "argosy_read_only"
-DISCONNECTED_CODES = ("57P01", "57P02", "57P03", "08")  # PostgreSQL: shutting down, crashed, starting up, connection lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +143,8 @@ class Store:
         try:
             with self._begin(read_only) as connection:
                 return work(connection)
+        except (IntegrityError, ProgrammingError, DataError):
+            raise  # a fault of the statement, not of the database
         except (DBAPIError, PoolTimeout) as error:
             raise StoreUnavailable(f"the database does not answer: {summarise(error)}") from None
 
@@ -190,14 +191,17 @@ class Store:
         return str(found)
 
     def _create_engine(self) -> Engine:
-        engine = create_engine(
-            self.url,
-            pool_size=self.config.pool_size,
-            max_overflow=0,
-            pool_timeout=self.config.timeout_s,
-            connect_args=dict(self._connect_args()),
-            hide_parameters=True,
-        )
+        try:
+            engine = create_engine(
+                self.url,
+                pool_size=self.config.pool_size,
+                max_overflow=0,
+                pool_timeout=self.config.timeout_s,
+                connect_args=dict(self._connect_args()),
+                hide_parameters=True,
+            )
+        except ModuleNotFoundError:
+            raise ConfigError("PostgreSQL needs a driver: pip install 'argosy[gateway]'") from None
         if self.dialect == "sqlite":
             event.listen(engine, "connect", self._on_sqlite_connect)
             event.listen(engine, "begin", _begin_sqlite)

@@ -10,7 +10,9 @@ from sqlalchemy import Connection, Table
 from argosy.fleet.gateway import store_schema as schema
 from argosy.fleet.gateway.budgets import period_start_s
 from argosy.fleet.gateway.store import Store
-from argosy.fleet.gateway.usage import UsageRecord
+from argosy.fleet.gateway.usage import UsageRecord, day_of
+
+DAY_S = 86_400
 
 COUNTED = ("requests", "input_tokens", "cached_tokens", "output_tokens", "cost_nano_usd")
 
@@ -42,8 +44,11 @@ def _commit(store: Store, connection: Connection, records: Sequence[UsageRecord]
 
 def _per_day(records: Iterable[UsageRecord]) -> dict[tuple[Any, ...], list[int]]:
     sums: dict[tuple[Any, ...], list[int]] = {}
+    days: dict[int, str] = {}
     for record in records:
-        key = (record.day, record.key_id, record.team_id, record.org_id, record.model)
+        number = int(record.ended_at_s // DAY_S)
+        day = days.get(number) or days.setdefault(number, day_of(record.ended_at_s))
+        key = (day, record.key_id, record.team_id, record.org_id, record.model)
         amounts = (1, record.input_tokens, record.cached_tokens, record.output_tokens, record.cost_nano_usd)
         sums[key] = [total + amount for total, amount in zip(sums.get(key, [0] * 5), amounts, strict=True)]
     return sums
