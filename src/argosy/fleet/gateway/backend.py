@@ -127,6 +127,7 @@ def replica_info(settings: BackendSettings) -> ReplicaInfo:
         max_model_len=settings.max_model_len,
         kv_capacity_tokens=settings.kv_capacity_tokens,
         usd_per_hour=settings.usd_per_hour,
+        max_in_flight=settings.max_in_flight,
     )
 
 

@@ -15,19 +15,19 @@ class SaturationSettings:
     """When a replica is full.
 
     Attributes:
-        max_in_flight: requests that run or wait on a replica whose `ReplicaInfo.max_in_flight` is not given.
+        max_in_flight: requests that run or wait on a replica which has no `max_in_flight` of its own; None is no limit.
         max_waiting: requests that its engine says are waiting. A few keep the engine busy; more of them had better wait at
             the gateway, where they can still go elsewhere or give way.
         kv_threshold: part of its KV pool that is held; above it engines begin to preempt.
     """
 
-    max_in_flight: int = 256
+    max_in_flight: int | None = None
     max_waiting: int = 8
     kv_threshold: float = 0.9
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the setting that is out of range."""
-        if self.max_in_flight < 1 or self.max_waiting < 1:
+        if self.max_waiting < 1 or (self.max_in_flight is not None and self.max_in_flight < 1):
             raise ConfigError("max_in_flight and max_waiting of a replica must be at least 1")
         if not 0.0 < self.kv_threshold <= 1.0:
             raise ConfigError(f"kv_threshold must be within (0, 1], got {self.kv_threshold}")
@@ -58,7 +58,7 @@ class Room:
         """
         if self.num_ready == 0 or self.free_requests < 1.0:
             return False
-        if self.free_requests - 1.0 < math.floor(leaving * self.total_requests):
+        if self.total_requests < math.inf and self.free_requests - 1.0 < math.floor(leaving * self.total_requests):
             return False
         if self.total_tokens == math.inf or self.free_tokens >= self.total_tokens:
             return True
@@ -103,7 +103,7 @@ def pool_room(
     ready = [replica for replica in replicas if replica.takes_requests]
     total_requests = free_requests = total_tokens = free_tokens = saturation = 0.0
     for replica in ready:
-        limit = replica.info.max_in_flight or settings.max_in_flight
+        limit = _request_limit(replica, settings)
         capacity = _token_limit(replica, settings)
         full = replica_saturation(replica, settings)
         total_requests += limit
@@ -123,15 +123,19 @@ def pool_room(
 
 def replica_saturation(replica: ReplicaState, settings: SaturationSettings) -> float:
     """How full one replica is; 1 is full."""
-    limit = replica.info.max_in_flight or settings.max_in_flight
     waiting = 0 if replica.report is None else replica.report.num_waiting
-    return max(replica.num_requests / limit, waiting / settings.max_waiting, _kv_part(replica, settings))
+    in_flight = replica.num_requests / _request_limit(replica, settings)
+    return max(in_flight, waiting / settings.max_waiting, _kv_part(replica, settings))
 
 
 def _kv_part(replica: ReplicaState, settings: SaturationSettings) -> float:
     if replica.report is None and replica.info.kv_capacity_tokens is None:
         return 0.0
     return replica.kv_fraction / settings.kv_threshold
+
+
+def _request_limit(replica: ReplicaState, settings: SaturationSettings) -> float:
+    return replica.info.max_in_flight or settings.max_in_flight or math.inf
 
 
 def _token_limit(replica: ReplicaState, settings: SaturationSettings) -> float:
