@@ -63,6 +63,7 @@ class Backend:
     Attributes:
         replica: what the router picks among; its flags follow health, breaker and drain.
         on_idle: told once the last call has ended, of a backend that was removed.
+        on_suspect: told when a call got no connection.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Backend:
         self.bulkhead = Bulkhead(settings.max_in_flight or max_in_flight, tenant_share)
         self.replica = ReplicaState(replica_info(settings))
         self.on_idle: Callable[[Backend], None] | None = None
+        self.on_suspect: Callable[[str], None] | None = None
         self.phase = HealthPhase.READY
         self.set_phase(HealthPhase.READY if self.profile.ready_path is None else HealthPhase.UNKNOWN)
 
@@ -188,6 +190,8 @@ class BackendPlacement:
         self._router.finish(self._decision, now_s, latency_s=latency_s if good else None)
         backend = self._backend
         backend.bulkhead.leave(self._tenant)
+        if result is AttemptResult.CONNECT_ERROR and backend.on_suspect is not None:
+            backend.on_suspect(backend.backend_id)
         if backend.on_idle is not None and not backend.bulkhead.in_flight:
             backend.on_idle(backend)
 

@@ -35,6 +35,7 @@ class KindProfile:
         generates: whether a deep probe may have it generate a token. False for foreign APIs, where that costs money.
         metrics_path: Prometheus text, or None.
         loaded_models_path: lists the models in memory where they come and go (Ollama); None elsewhere.
+        load_path: has a model loaded there; None elsewhere.
         takes_cache_salt: whether `cache_salt` in a request's body separates its prefix cache.
     """
 
@@ -46,6 +47,7 @@ class KindProfile:
     generates: bool = True
     metrics_path: str | None = None
     loaded_models_path: str | None = None
+    load_path: str | None = None
     takes_cache_salt: bool = False
 
 
@@ -64,7 +66,9 @@ PROFILES: Mapping[BackendKind, KindProfile] = MappingProxyType(
         BackendKind.SGLANG: KindProfile("/health", "/health", (503,), loads_once=True, metrics_path="/metrics"),
         BackendKind.LLAMA_CPP: KindProfile("/health", "/health", (503,), metrics_path="/metrics"),
         BackendKind.TGI: KindProfile("/health", "/health", metrics_path="/metrics"),
-        BackendKind.OLLAMA: KindProfile("/api/version", "/api/tags", loaded_models_path="/api/ps"),
+        BackendKind.OLLAMA: KindProfile(
+            "/api/version", "/api/tags", loaded_models_path="/api/ps", load_path="/api/generate"
+        ),
         BackendKind.OPENAI: KindProfile(generates=False),
     }
 )

@@ -8,21 +8,44 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
 from types import MappingProxyType
+from typing import Protocol
 
 from argosy.errors import ConfigError, NoReplicaAvailable
-from argosy.fleet.gateway.backend import Backend, BackendPlacement, BackendStatus, replica_info
+from argosy.fleet.gateway.backend import Backend, BackendPlacement, BackendStatus
 from argosy.fleet.gateway.bulkhead import Bulkhead, HasRoom, TenantPools
 from argosy.fleet.gateway.config_models import BackendSettings
+from argosy.fleet.gateway.engine_metrics import EngineReport
 from argosy.fleet.gateway.exchange import Exchange
 from argosy.fleet.gateway.stages import Route, Upstream
 from argosy.fleet.policies.breaker import BreakerConfig, BreakerState
 from argosy.fleet.policies.health_state import HealthPhase
 from argosy.fleet.policies.outcomes import Outcome, RequestDropped
 from argosy.fleet.policies.routing.policy import RoutingPolicy
-from argosy.fleet.policies.routing.replica_state import LoadReport, ReplicaState
+from argosy.fleet.policies.routing.replica_state import ReplicaState
 from argosy.fleet.policies.routing.request import RoutingRequest
 from argosy.fleet.policies.routing.router import Router
 from argosy.fleet.policies.traffic_split import ConversationPicker
+
+
+class Watcher(Protocol):
+    """Watches the health and load of backends. Its methods return at once."""
+
+    def added(self, settings: BackendSettings, upstream: Upstream, model: str) -> None:
+        """A backend is to be watched; it knows its model as `model`."""
+        ...
+
+    def removed(self, backend_id: str) -> None:
+        """A backend is to be watched no more."""
+        ...
+
+    def suspect(self, backend_id: str) -> None:
+        """A call got no connection: it had better be looked at."""
+        ...
+
+    def wake(self, backend_id: str) -> None:
+        """A request waits for a backend whose model is not in memory: it is to be loaded."""
+        ...
+
 
 Prefix = Callable[[Exchange], tuple[tuple[int, ...], int]]
 """The prompt as block hashes and the tokens per block, as `RoutingRequest` takes them."""
@@ -105,18 +128,24 @@ class BackendPools:
         rng: Random,
         limits: PoolLimits | None = None,
         *,
+        watcher: Watcher | None = None,
         on_gone: Callable[[Upstream], None] | None = None,
+        on_change: Callable[[str], None] | None = None,
     ) -> None:
         """No pools yet.
 
         Args:
             connect: makes the connections of a backend that is added.
+            watcher: told of members that come and go; without one, backends stay as `set_phase` says.
+            on_change: told the name of a pool that may take other requests than before.
             on_gone: told when a removed backend has ended its last call; closes its connections.
         """
         self._connect = connect
         self._rng = rng
         self._limits = limits or PoolLimits()
+        self._watcher = watcher
         self._on_gone = on_gone
+        self._on_change = on_change
         self._pools: dict[str, _Pool] = {}
         self._by_id: dict[str, Backend] = {}
         self._leaving: dict[Backend, None] = {}
@@ -176,6 +205,10 @@ class BackendPools:
             home.tenants_of[backend.backend_id] = tenants
         home.add(backend)
         self._by_id[backend.backend_id] = backend
+        if self._watcher is not None:
+            backend.on_suspect = self._watcher.suspect
+            self._watcher.added(settings, backend.upstream, backend.upstream.model or pool)
+        self._changed(pool)
 
     def remove(self, backend_id: str) -> None:
         """Take a backend out; what is in flight to it goes on, and its name is free at once.
@@ -188,6 +221,8 @@ class BackendPools:
         del self._by_id[backend_id]
         backend.replica.draining = True
         self._leaving[backend] = None
+        if self._watcher is not None:
+            self._watcher.removed(backend_id)
         backend.on_idle = self._gone
         if not backend.bulkhead.in_flight:
             self._gone(backend)
@@ -199,9 +234,9 @@ class BackendPools:
             ConfigError: there is no such backend, or the weight is not a number from 0 up.
         """
         backend = self._backend(backend_id)
-        settings = replace(backend.settings, weight=weight)
-        backend.replica.info = replica_info(settings)
-        backend.settings = settings
+        backend.replica.info = replace(backend.replica.info, weight=weight)
+        backend.settings = replace(backend.settings, weight=weight)
+        self._changed(backend.pool)
 
     def drain(self, backend_id: str, *, draining: bool = True) -> None:
         """Send a backend nothing more, or again, while it stays a member.
@@ -209,7 +244,9 @@ class BackendPools:
         Raises:
             ConfigError: there is no such backend.
         """
-        self._backend(backend_id).replica.draining = draining
+        backend = self._backend(backend_id)
+        backend.replica.draining = draining
+        self._changed(backend.pool)
 
     def reconcile(self, pool: str, wanted: Iterable[BackendSettings]) -> tuple[list[str], list[str]]:
         """Make a pool's members those `wanted`; return the ids removed and added. One that is unchanged, but for its weight,
@@ -261,19 +298,33 @@ class BackendPools:
         return BackendPlacement(backend, pool.router, decision, permit, tenant, now_s)
 
     def state(self, pool: str, now_s: float) -> PoolState:
-        """Whether a pool could take a request of some tenant at `now_s`."""
-        members = self._pools[pool].members.values() if pool in self._pools else ()
-        live = [each for each in members if each.replica.weight > 0.0 and not each.replica.draining]
-        for backend in live:
-            backend.refresh(now_s)
+        """Whether a pool could take a request of some tenant at `now_s`. Brings its replicas up to date."""
+        home = self._pools.get(pool)
+        if home is None:
+            return PoolState.EMPTY
+        home.refresh(now_s)
+        live = [each for each in home.members.values() if each.replica.weight > 0.0 and not each.replica.draining]
         able = [backend for backend in live if backend.replica.takes_requests]
         if able:
             free = any(backend.bulkhead.in_flight < backend.bulkhead.max_in_flight for backend in able)
             return PoolState.SERVING if free else PoolState.FULL
         phases = {backend.phase for backend in live}
-        if phases & {HealthPhase.LOADING, HealthPhase.UNKNOWN}:
+        if phases & {HealthPhase.LOADING, HealthPhase.UNKNOWN, HealthPhase.ASLEEP}:
             return PoolState.LOADING
         return PoolState.AWAY if HealthPhase.READY in phases else PoolState.EMPTY
+
+    def will_serve(self, pool: str, now_s: float) -> bool:
+        """Whether a request that finds no backend ready had better wait. Has a model loaded that is not in memory."""
+        if self.state(pool, now_s) is not PoolState.LOADING:
+            return False
+        members = list(self._pools[pool].members.values())
+        if self._watcher is not None and not any(each.phase is HealthPhase.LOADING for each in members):
+            sleeping = [each for each in members if each.phase is HealthPhase.ASLEEP and each.replica.weight > 0.0]
+            if sleeping:
+                # Set here already: the requests that come before the watcher has answered must not wake a second one.
+                sleeping[0].set_phase(HealthPhase.LOADING)
+                self._watcher.wake(sleeping[0].backend_id)
+        return True
 
     def retry_after_s(self, pool: str, now_s: float) -> float:
         """Seconds until a breaker or a back-off may let a request through again."""
@@ -301,15 +352,23 @@ class BackendPools:
         if phase in (HealthPhase.DOWN, HealthPhase.LOADING) and matcher is not None:
             matcher.forget(backend_id)
         backend.set_phase(phase)
+        self._changed(backend.pool)
 
-    def take_report(self, backend_id: str, report: LoadReport | None, *, kv_capacity_tokens: int | None = None) -> None:
-        """Take over what a backend told of its load; None forgets it. Ignored if the backend has left meanwhile."""
+    def take_report(self, backend_id: str, report: EngineReport | None, at_s: float) -> None:
+        """Take over what a backend told of its load at `at_s`; None forgets it. Ignored if the backend has left."""
         backend = self._by_id.get(backend_id)
         if backend is None:
             return
-        backend.replica.take_report(report)
-        if kv_capacity_tokens is not None and backend.settings.kv_capacity_tokens is None:
-            backend.replica.info = replace(backend.replica.info, kv_capacity_tokens=kv_capacity_tokens)
+        replica = backend.replica
+        replica.take_report(None if report is None else report.load(at_s))
+        if report is not None:
+            replica.adapters = report.adapters
+            info = replica.info
+            capacity = backend.settings.kv_capacity_tokens or report.kv_capacity_tokens
+            adapters = report.max_adapters or 0
+            if (capacity, adapters) != (info.kv_capacity_tokens, info.max_adapters):
+                replica.info = replace(info, kv_capacity_tokens=capacity, max_adapters=adapters)
+        self._changed(backend.pool)
 
     def replicas(self, pool: str) -> tuple[ReplicaState, ...]:
         """What the router sees of a pool, for saturation and degradation. Not to be changed."""
@@ -345,6 +404,10 @@ class BackendPools:
         else:
             outcome, message = Outcome.REJECTED_NO_BACKEND, _REASONS.get(state, message)
         return RequestDropped(outcome, message, retry_after_s=self.retry_after_s(pool, now_s))
+
+    def _changed(self, pool: str) -> None:
+        if self._on_change is not None:
+            self._on_change(pool)
 
     def _gone(self, backend: Backend) -> None:
         del self._leaving[backend]

@@ -26,6 +26,8 @@ class ListenSettings:
 
     Attributes:
         host, port: port 0 takes a free one.
+        health_port: where the health paths are answered besides, from a thread that serves nothing else, so that probes are
+            answered under any load; None: on `port` only.
         max_connections: clients connected at once; one more is closed at once.
         max_body_bytes, max_header_bytes: of one request.
         header_timeout_s, body_timeout_s: how long a client may take to send them.
@@ -35,6 +37,7 @@ class ListenSettings:
 
     host: str = "127.0.0.1"
     port: int = 4000
+    health_port: int | None = None
     max_connections: int = 10_000
     max_body_bytes: int = 16 * MIB
     max_header_bytes: int = 64 * 1024
@@ -47,6 +50,8 @@ class ListenSettings:
         """Raise `ConfigError` naming the setting that is out of range."""
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be within [0, 65535], got {self.port}")
+        if self.health_port is not None and not 0 <= self.health_port <= 65535:
+            raise ConfigError(f"health_port must be within [0, 65535], got {self.health_port}")
         if not self.host.strip():
             raise ConfigError("host must not be blank")
         at_least_one(

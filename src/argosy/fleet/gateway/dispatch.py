@@ -33,6 +33,10 @@ class Pools(Protocol):
         """Whether a pool could take a request; brings its replicas up to date."""
         ...
 
+    def will_serve(self, pool: str, now_s: float) -> bool:
+        """Whether to wait for a pool that could not take a request at this moment, as while a model loads."""
+        ...
+
 
 class PoolDispatchers:
     """A `Dispatcher` of the pipeline. Pools are those of the configuration, so there are no more queues than models.
@@ -79,7 +83,7 @@ class PoolDispatchers:
                 FairQueue(self._queue),
                 self._now_s,
                 lambda num, tokens, now_s: self._room(pool, num, tokens, now_s),
-                may_wait=lambda now_s: self._pools.state(pool, now_s) is PoolState.LOADING,
+                may_wait=lambda now_s: self._pools.will_serve(pool, now_s),
             )
         return dispatcher
 

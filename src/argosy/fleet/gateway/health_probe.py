@@ -8,16 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
+import orjson
+
 from argosy.fleet.gateway.backend_kinds import KindProfile
-from argosy.fleet.gateway.config_operations import HealthSettings, ProbeSettings
 from argosy.fleet.gateway.deep_probe import deep_probe
 from argosy.fleet.gateway.probe_client import ProbeClient, ProbeFailed
-from argosy.fleet.policies.health import HealthCheck
 from argosy.fleet.policies.health_state import HealthConfig, HealthPhase, HealthState, ProbeKind, ProbeResult
 from argosy.observe.logs import log_event
 
 _LOGGER = logging.getLogger("argosy.gateway")
 _MAX_BYTES = 64 * 1024
+_MAX_LIST_BYTES = 2**20
 _LONGEST_SLEEP_S = 1.0
 
 
@@ -35,16 +36,14 @@ class ProbeTarget:
     model: str
 
 
-def health_config(settings: HealthSettings, profile: KindProfile) -> HealthConfig:
-    """The probes of `settings` that a backend of this kind answers."""
-    checks = {}
-    if settings.live is not None and profile.live_path is not None:
-        checks[ProbeKind.LIVE] = _check(settings.live)
-    if settings.ready is not None and profile.ready_path is not None:
-        checks[ProbeKind.READY] = _check(settings.ready)
-    if settings.deep is not None and profile.generates:
-        checks[ProbeKind.DEEP] = replace(_check(settings.deep), deep=True)
-    return HealthConfig(checks)
+def answered_checks(config: HealthConfig, profile: KindProfile) -> HealthConfig:
+    """The probes of `config` that a backend of this kind answers."""
+    answered = {
+        ProbeKind.LIVE: profile.live_path is not None,
+        ProbeKind.READY: profile.ready_path is not None,
+        ProbeKind.DEEP: profile.generates,
+    }
+    return replace(config, checks={kind: check for kind, check in config.checks.items() if answered[kind]})
 
 
 class HealthProber:
@@ -52,7 +51,7 @@ class HealthProber:
 
     def __init__(
         self,
-        settings: HealthSettings,
+        config: HealthConfig,
         on_phase: Callable[[str, HealthPhase], None],
         clock: Callable[[], float],
         rng: Random,
@@ -64,17 +63,18 @@ class HealthProber:
             clock: seconds, monotonic.
             rng: spreads the probes of several backends, and of several gateways, over time.
         """
-        self._settings = settings
+        self._config = config
         self._on_phase = on_phase
         self._clock = clock
         self._rng = rng
         self._targets: dict[str, tuple[ProbeTarget, HealthState]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loads: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
 
     def add(self, target: ProbeTarget) -> None:
         """Probe a backend from now on, at once for the first time."""
-        state = HealthState(health_config(self._settings, target.profile))
+        state = HealthState(answered_checks(self._config, target.profile))
         self._targets[target.backend_id] = (target, state)
         if state.phase is not HealthPhase.UNKNOWN:
             self._on_phase(target.backend_id, state.phase)
@@ -83,12 +83,27 @@ class HealthProber:
     def remove(self, backend_id: str) -> None:
         """Probe it no more; what a probe in flight finds is not told. Idempotent."""
         self._targets.pop(backend_id, None)
+        load = self._loads.pop(backend_id, None)
+        if load is not None:
+            load.cancel()
 
     def suspect(self, backend_id: str) -> None:
         """A request got no connection to it: probe it at once."""
         if backend_id in self._targets:
             self._targets[backend_id][1].suspect()
             self._wake.set()
+
+    def wake(self, backend_id: str) -> None:
+        """Have a backend load its model, unless it does so already.
+
+        The load is nobody's request: it survives every client that waits for it, and none of them begins it again.
+        """
+        if backend_id in self._targets and backend_id not in self._loads:
+            target, state = self._targets[backend_id]
+            self._tell(target, state, ProbeKind.READY, state.on_probe(ProbeKind.READY, ProbeResult.LOADING, self._clock()))
+            task = self._loads[backend_id] = asyncio.get_running_loop().create_task(self._load(target, state))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     @property
     def is_settled(self) -> bool:
@@ -132,22 +147,35 @@ class HealthProber:
         except Exception:
             log_event(_LOGGER, logging.ERROR, "a probe broke", backend=target.backend_id, probe=kind, exc_info=True)
             result, reason = ProbeResult.FAILED, "the probe broke; see the log"
-        before = state.phase
-        changed = state.on_probe(kind, result, self._clock())
+        if target.backend_id in self._loads and kind is ProbeKind.READY and result is ProbeResult.ASLEEP:
+            result = ProbeResult.LOADING
+        self._tell(target, state, kind, state.on_probe(kind, result, self._clock()), reason)
+
+    async def _load(self, target: ProbeTarget, state: HealthState) -> None:
+        try:
+            result, reason = await load_model(target, state.config.loading_timeout_s)
+        except ProbeFailed as error:
+            result, reason = ProbeResult.FAILED, str(error)
+        finally:
+            self._loads.pop(target.backend_id, None)
+        self._tell(target, state, ProbeKind.READY, state.on_probe(ProbeKind.READY, result, self._clock()), reason)
+
+    def _tell(self, target: ProbeTarget, state: HealthState, kind: ProbeKind, changed: bool, reason: str = "") -> None:
+        """Pass a change on, unless the backend has left or been replaced meanwhile."""
         current = self._targets.get(target.backend_id)
-        if changed and current is not None and current[1] is state:
-            level = logging.INFO if state.phase in (HealthPhase.READY, HealthPhase.LOADING) else logging.WARNING
-            log_event(
-                _LOGGER,
-                level,
-                "backend health",
-                backend=target.backend_id,
-                phase=state.phase,
-                was=before,
-                probe=kind,
-                reason=reason or None,
-            )
-            self._on_phase(target.backend_id, state.phase)
+        if not changed or current is None or current[1] is not state:
+            return
+        fine = state.phase in (HealthPhase.READY, HealthPhase.LOADING, HealthPhase.ASLEEP)
+        log_event(
+            _LOGGER,
+            logging.INFO if fine else logging.WARNING,
+            "backend health",
+            backend=target.backend_id,
+            phase=state.phase,
+            probe=kind,
+            reason=reason or None,
+        )
+        self._on_phase(target.backend_id, state.phase)
 
 
 async def probe_once(target: ProbeTarget, state: HealthState, kind: ProbeKind, timeout_s: float) -> tuple[ProbeResult, str]:
@@ -162,13 +190,37 @@ async def probe_once(target: ProbeTarget, state: HealthState, kind: ProbeKind, t
     path = profile.live_path if kind is ProbeKind.LIVE else profile.ready_path
     assert path is not None, "only what the kind of backend answers is probed"
     answer = await target.client.fetch(path, timeout_s=timeout_s, max_bytes=_MAX_BYTES)
-    if kind is ProbeKind.LIVE or answer.status == 200:
+    if kind is ProbeKind.LIVE:
         return ProbeResult.OK, ""
+    if answer.status == 200:
+        return await _in_memory(target, timeout_s)
     reason = f"status {answer.status}"
     if answer.status in profile.loading_statuses and not (profile.loads_once and state.was_ready):
         return ProbeResult.LOADING, reason
     return (ProbeResult.BUSY if answer.status == 429 else ProbeResult.FAILED), reason
 
 
-def _check(settings: ProbeSettings) -> HealthCheck:
-    return HealthCheck(settings.interval_s, settings.timeout_s, settings.failures)
+async def _in_memory(target: ProbeTarget, timeout_s: float) -> tuple[ProbeResult, str]:
+    """Whether the model of a server that keeps several on disk is one of those in memory."""
+    path = target.profile.loaded_models_path
+    if path is None:
+        return ProbeResult.OK, ""
+    answer = await target.client.fetch(path, timeout_s=timeout_s, max_bytes=_MAX_LIST_BYTES)
+    try:
+        names = {str(each[key]) for each in orjson.loads(answer.body)["models"] for key in ("name", "model") if key in each}
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return ProbeResult.FAILED, "the list of loaded models cannot be read"
+    wanted = target.model if ":" in target.model else f"{target.model}:latest"
+    return (ProbeResult.OK, "") if wanted in names else (ProbeResult.ASLEEP, "the model is not in memory")
+
+
+async def load_model(target: ProbeTarget, timeout_s: float) -> tuple[ProbeResult, str]:
+    """Have the backend load its model, as Ollama does for a request without a prompt.
+
+    Raises:
+        ProbeFailed: no answer within `timeout_s`.
+    """
+    assert target.profile.load_path is not None, "only a backend that loads on demand sleeps"
+    body = orjson.dumps({"model": target.model, "stream": False})
+    answer = await target.client.fetch(target.profile.load_path, timeout_s=timeout_s, body=body, max_bytes=_MAX_BYTES)
+    return (ProbeResult.OK, "") if answer.status == 200 else (ProbeResult.FAILED, f"loading: status {answer.status}")

@@ -9,8 +9,8 @@ from argosy.fleet.gateway.exchange import AttemptResult
 from argosy.fleet.gateway.upstream import UpstreamConnection, UpstreamError, UpstreamLimits, UpstreamPool
 
 MAX_ANSWER_BYTES = 4 * 2**20
-# Each probe has a bound of its own; these only end what that one forgot.
-_BACKSTOP_S = 60.0
+# Every call has a bound of its own, and loading a model may take long; this only ends what that one forgot.
+_BACKSTOP_S = 7200.0
 
 
 @dataclass(frozen=True, slots=True)

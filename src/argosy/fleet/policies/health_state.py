@@ -27,20 +27,23 @@ class ProbeKind(StrEnum):
 class ProbeResult(StrEnum):
     """What a probe found. `LOADING`: the server answers and says that its model is not there yet.
 
+    `ASLEEP`: it answers, and its model is not in memory and will not be unless a request comes or it is told to load it.
     `BUSY`: the server takes no more work at the moment (429), which says nothing about its model.
     """
 
     OK = "ok"
     FAILED = "failed"
     LOADING = "loading"
+    ASLEEP = "asleep"
     BUSY = "busy"
 
 
 class HealthPhase(StrEnum):
-    """`UNKNOWN` before the first result; only `READY` takes requests, and `LOADING` will."""
+    """`UNKNOWN` before the first result; only `READY` takes requests; `LOADING` will, and `ASLEEP` once woken."""
 
     UNKNOWN = "unknown"
     LOADING = "loading"
+    ASLEEP = "asleep"
     READY = "ready"
     UNREADY = "unready"
     DOWN = "down"
@@ -90,6 +93,7 @@ class HealthState:
         self._in_flight: set[ProbeKind] = set()
         self._seen: set[ProbeKind] = set()
         self._loading_since_s: float | None = None
+        self._asleep = False
         self.phase = HealthPhase.UNKNOWN if config.checks else HealthPhase.READY
         self.changed_at_s = 0.0
         self.was_ready = False
@@ -137,8 +141,10 @@ class HealthState:
         elif result is ProbeResult.FAILED:
             tracker.on_failure()
             tracker.healthy = tracker.healthy and kind in self._seen
-        elif result is ProbeResult.OK:
+        elif result in (ProbeResult.OK, ProbeResult.ASLEEP):
             tracker.on_success()
+        if kind is ProbeKind.READY and result is not ProbeResult.BUSY:
+            self._asleep = result is ProbeResult.ASLEEP
         if result is not ProbeResult.LOADING and result is not ProbeResult.BUSY and kind is not ProbeKind.LIVE:
             self._loading_since_s = None
         if not self._alive:
@@ -148,7 +154,7 @@ class HealthState:
 
     @property
     def _shallow_fails(self) -> bool:
-        if self._loading_since_s is not None:
+        if self._loading_since_s is not None or self._asleep:
             return True
         return any(not tracker.healthy for kind, tracker in self._trackers.items() if kind is not ProbeKind.DEEP)
 
@@ -165,6 +171,8 @@ class HealthState:
             return HealthPhase.UNREADY if late else HealthPhase.LOADING
         if not all(tracker.healthy for tracker in self._trackers.values()):
             return HealthPhase.UNREADY
+        if self._asleep:
+            return HealthPhase.ASLEEP
         answered = all(kind in self._seen for kind in self._trackers if kind is not ProbeKind.DEEP)
         return HealthPhase.READY if answered else HealthPhase.UNKNOWN
 
