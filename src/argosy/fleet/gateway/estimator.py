@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from argosy.errors import InvalidRequest
 from argosy.fleet.gateway.exchange import Exchange
+from argosy.fleet.gateway.prices import PriceTable
 from argosy.fleet.gateway.stages import Route
 from argosy.fleet.policies.estimates import OutputQuantile
-from argosy.fleet.policies.limits import Demand
+from argosy.fleet.policies.limits import NANO_USD_PER_USD, Demand
 
 _PROMPT_FIELDS = ("messages", "prompt", "input", "query", "documents", "system", "instructions", "tools")
 _BYTES_PER_TOKEN = 4
 _MESSAGE_TOKENS = 4
 _PART_TOKENS = 512  # of an image, sound or file, which only the backend can count
-
-
-class Prices(Protocol):
-    """What tokens cost."""
-
-    def cost_usd(self, pool: str, *, input_tokens: int, cached_tokens: int, output_tokens: int) -> float:
-        """Dollars for the tokens of one request; 0.0 for a pool that has no price."""
-        ...
 
 
 class QuantileEstimator:
@@ -32,9 +25,13 @@ class QuantileEstimator:
     be overspent by answers longer than expected.
     """
 
-    def __init__(self, quantile: OutputQuantile, prices: Prices | None = None) -> None:
+    def __init__(
+        self, quantile: OutputQuantile, prices: PriceTable, backends_of: Callable[[str], tuple[str, ...]] = lambda _pool: ()
+    ) -> None:
+        """`backends_of` names the backends of a pool, where they cost differently."""
         self._quantile = quantile
         self._prices = prices
+        self._backends_of = backends_of
 
     def estimate(self, exchange: Exchange, route: Route) -> Demand:
         """The demand to be reserved. Fills in `prompt_tokens` and `expected_output_tokens`."""
@@ -47,7 +44,8 @@ class QuantileEstimator:
             expected = num_answers * self._quantile.tokens(exchange.caller.tenant, route.pool, bound)
             most = expected if bound is None else num_answers * bound
         exchange.expected_output_tokens = expected
-        cost_usd = self._cost_usd(route, exchange.prompt_tokens, 0, most)
+        price = self._prices.highest(route.pool, self._backends_of(route.pool))
+        cost_usd = price.cost_nano_usd(exchange.prompt_tokens, 0, most) / NANO_USD_PER_USD
         return Demand(exchange.prompt_tokens, expected, cost_usd, bound)
 
     def actual(self, exchange: Exchange, route: Route) -> Demand:
@@ -55,15 +53,9 @@ class QuantileEstimator:
         usage = exchange.usage
         if exchange.status == 200 and usage.output_tokens:
             self._quantile.observe(exchange.caller.tenant, route.pool, usage.output_tokens)
-        cost_usd = self._cost_usd(route, usage.input_tokens, usage.cached_tokens, usage.output_tokens)
-        return Demand(usage.input_tokens, usage.output_tokens, cost_usd)
-
-    def _cost_usd(self, route: Route, input_tokens: int, cached_tokens: int, output_tokens: int) -> float:
-        if self._prices is None:
-            return 0.0
-        return self._prices.cost_usd(
-            route.pool, input_tokens=input_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens
-        )
+        price = self._prices.price(route.pool, exchange.backend_id)
+        cost = price.cost_nano_usd(usage.input_tokens, usage.cached_tokens, usage.output_tokens)
+        return Demand(usage.input_tokens, usage.output_tokens, cost / NANO_USD_PER_USD)
 
 
 def prompt_tokens(document: Mapping[str, Any]) -> int:
