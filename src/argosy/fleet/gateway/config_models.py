@@ -12,7 +12,7 @@ from argosy.fleet.gateway.backend_kinds import BackendKind
 from argosy.fleet.routing_settings import RoutingSettings
 from argosy.settings.schema import nearest
 
-FALLBACK_REASONS = ("timeout", "overload", "context_length")
+FALLBACK_REASONS = ("timeout", "overload", "error", "context_length")
 SPLITS = ("request", "conversation")
 MODEL_NAME = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
