@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 
 from argosy.fleet.gateway.rate_limit_headers import rate_limit_headers
@@ -12,6 +14,8 @@ from argosy.fleet.policies.limits import Demand
 class LocalLedger:
     """`policies.ledger.Ledger` behind the asynchronous face that the pipeline uses. Nothing here waits.
 
+    Leases live as long as this process, however long a stream lasts: they need no sign of life.
+
     Args:
         burst: gives the factor on soft limits of this moment, as from `SoftQuota.burst`.
         owner: this process.
@@ -20,7 +24,7 @@ class LocalLedger:
     def __init__(
         self, ledger: Ledger | None = None, *, owner: str = "local", burst: Callable[[], float] | None = None
     ) -> None:
-        self.ledger = Ledger() if ledger is None else ledger
+        self.ledger = ledger or Ledger(lease_ttl_s=math.inf, unix_offset_s=time.time() - time.monotonic())
         self._owner = owner
         self._burst = burst
 
@@ -36,10 +40,6 @@ class LocalLedger:
     async def release(self, lease: Lease, *, now_s: float) -> None:
         """End the lease of a request that took nothing. Idempotent; nothing happens after `settle`."""
         self.ledger.release(lease, now_s=now_s)
-
-    def heartbeat(self, *, now_s: float) -> None:
-        """Keep the leases of this process alive; to be called several times per TTL."""
-        self.ledger.heartbeat(self._owner, now_s=now_s)
 
     def headers(self, lease_or_denial: Lease | Denial, *, now_s: float) -> Mapping[str, str]:
         """The `x-ratelimit-*` headers of an answer."""

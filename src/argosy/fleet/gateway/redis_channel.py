@@ -1,0 +1,180 @@
+"""Runs scripts on a Redis server: many at a time in one exchange, and never longer than a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from argosy.errors import ConfigError, StoreUnavailable
+from argosy.fleet.gateway.redis_scripts import Script
+from argosy.observe.logs import log_event
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+logger = logging.getLogger("argosy.gateway.redis")
+
+Reply = list[int]
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    script: Script
+    keys: Sequence[str]
+    arguments: Sequence[str | int | float]
+    deadline_s: float
+    reply: asyncio.Future[Reply]
+
+
+class RedisChannel:
+    """Scripts over a few connections; what arrives while they are busy goes out together.
+
+    A call answers or fails within `timeout_s`, its time in the queue included, and one that fails takes those behind it
+    along: they would wait for the same silence. Belongs to one event loop.
+
+    Args:
+        url: `redis://`, `rediss://` or `unix://`.
+        timeout_s: the most that one call waits.
+        max_batch: scripts per exchange; max_exchanges: at a time, each on a connection of its own.
+
+    Raises:
+        ConfigError: the client library is not installed, or the URL is not one.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 0.25, max_batch: int = 64, max_exchanges: int = 4) -> None:
+        self.timeout_s = timeout_s
+        self._max_batch = max_batch
+        self._max_exchanges = max_exchanges
+        self._queue: deque[_Call] = deque()
+        self._exchanges: set[asyncio.Task[None]] = set()
+        self._client = _make_client(url, timeout_s)
+        self._evalsha_refused = False
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[str | int | float]) -> Reply:
+        """The script's answer.
+
+        Raises:
+            StoreUnavailable: no answer in time, no connection, or the server refuses. The script may have run.
+        """
+        loop = asyncio.get_running_loop()
+        call = _Call(script, keys, arguments, loop.time() + self.timeout_s, loop.create_future())
+        self._queue.append(call)
+        if len(self._exchanges) < self._max_exchanges:
+            exchange = loop.create_task(self._drain_queue())
+            self._exchanges.add(exchange)
+            exchange.add_done_callback(self._exchanges.discard)
+        return await call.reply
+
+    async def aclose(self) -> None:
+        """Fail what waits and close the connections."""
+        self._fail(list(self._queue), StoreUnavailable("the shared ledger is closed"))
+        self._queue.clear()
+        for exchange in tuple(self._exchanges):
+            exchange.cancel()
+        await asyncio.gather(*self._exchanges, return_exceptions=True)
+        await self._client.aclose()
+
+    async def _drain_queue(self) -> None:
+        while self._queue:
+            batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
+            try:
+                async with asyncio.timeout_at(batch[0].deadline_s):
+                    replies = await self._exchange(batch)
+            except Exception as error:
+                self._fail([*batch, *self._queue], _as_unavailable(error, self.timeout_s))
+                self._queue.clear()
+            except BaseException:
+                self._fail(batch, StoreUnavailable("the shared ledger is closed"))
+                raise
+            else:
+                for call, reply in zip(batch, replies, strict=True):
+                    if isinstance(reply, Exception):
+                        self._fail([call], _as_unavailable(reply, self.timeout_s))
+                    elif not call.reply.done():
+                        call.reply.set_result(reply)
+
+    async def _exchange(self, batch: list[_Call]) -> list[Any]:
+        from redis.exceptions import ConnectionError as Disconnected
+        from redis.exceptions import TimeoutError as NoAnswer
+
+        try:
+            return await self._send(batch)
+        except NoAnswer:
+            raise
+        except (Disconnected, OSError):
+            return await self._send(batch)  # an idle connection that the server has closed; scripts may run twice
+
+    async def _send(self, batch: list[_Call]) -> list[Any]:
+        if self._evalsha_refused:
+            return await self._evaluate(batch)
+        pipeline = self._client.pipeline(transaction=False)
+        for call in batch:
+            pipeline.evalsha(call.script.digest, len(call.keys), *call.keys, *call.arguments)
+        replies = await pipeline.execute(raise_on_error=False)
+        again = [i for i, reply in enumerate(replies) if isinstance(reply, Exception) and self._needs_text(reply)]
+        if again:
+            for i, reply in zip(again, await self._evaluate([batch[i] for i in again]), strict=True):
+                replies[i] = reply
+        return replies
+
+    async def _evaluate(self, batch: list[_Call]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for call in batch:
+            pipeline.eval(call.script.text, len(call.keys), *call.keys, *call.arguments)
+        return await pipeline.execute(raise_on_error=False)
+
+    def _needs_text(self, error: Exception) -> bool:
+        """Whether the server does not know the script by its digest: after a restart, or ever, as behind some proxies."""
+        from redis.exceptions import NoScriptError
+
+        if isinstance(error, NoScriptError):
+            return True
+        text = str(error).lower()
+        if "evalsha" in text and ("unknown command" in text or "no permissions" in text or "unsupported" in text):
+            if not self._evalsha_refused:
+                self._evalsha_refused = True
+                log_event(logger, logging.INFO, "redis refuses EVALSHA, scripts are sent whole")
+            return True
+        return False
+
+    @staticmethod
+    def _fail(calls: Sequence[_Call], error: StoreUnavailable) -> None:
+        for call in calls:
+            if not call.reply.done():
+                call.reply.set_exception(error)
+
+
+def _as_unavailable(error: Exception, timeout_s: float) -> StoreUnavailable:
+    from redis.exceptions import TimeoutError as NoAnswer
+
+    if isinstance(error, StoreUnavailable):
+        return error
+    if isinstance(error, TimeoutError | NoAnswer):
+        return StoreUnavailable(f"redis did not answer within {timeout_s:g} s")
+    words = str(error).split()
+    reason = words[0] if words and words[0].isupper() else type(error).__name__  # never the URL or a key of it
+    return StoreUnavailable(f"redis refuses or cannot be reached ({reason})")
+
+
+def _make_client(url: str, timeout_s: float) -> Redis:
+    try:
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+    except ImportError:
+        raise ConfigError("sharing limits over redis needs its client library: pip install 'argosy[gateway]'") from None
+    try:
+        return Redis.from_url(
+            url,
+            protocol=2,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+        )
+    except ValueError as error:
+        raise ConfigError(f"url of redis is not one: {error}") from None
