@@ -117,3 +117,9 @@ def parse_duration_s(text: str, param: str) -> float:
         hint = "; a month has no fixed length, write 30d" if text.endswith("mo") else ""
         raise InvalidRequest(f"{param} must be a number and a unit of s, m, h, d, w, such as 30d{hint}", param=param)
     return float(int(match[1]) * _UNIT_S[match[2]])
+
+
+def format_duration(period_s: float) -> str:
+    """A duration as `parse_duration_s` takes it, in the largest unit that divides it."""
+    unit = next(unit for unit, unit_s in reversed(_UNIT_S.items()) if period_s % unit_s == 0 or unit == "s")
+    return f"{round(period_s / _UNIT_S[unit])}{unit}"

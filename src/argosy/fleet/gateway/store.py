@@ -43,14 +43,14 @@ class StoreConfig:
 
     url: str = field(repr=False)
     timeout_s: float = 2.0
-    pool_size: int = 6
+    pool_size: int = 8
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the setting that is out of range."""
         if not self.timeout_s > 0:
             raise ConfigError(f"store.timeout_s must be above 0, got {self.timeout_s}")
-        if self.pool_size < 2:
-            raise ConfigError(f"store.pool_size must be at least 2 (requests and the usage writer), got {self.pool_size}")
+        if self.pool_size < 3:
+            raise ConfigError(f"store.pool_size must be at least 3 (requests, administration, usage), got {self.pool_size}")
         parse_url(self.url)
 
 

@@ -108,7 +108,7 @@ class GroupRecords:
     @staticmethod
     def _holders(connection: Connection, budget_id: str) -> list[tuple[Kind, Sequence[str]]]:
         """Who has a budget object."""
-        found = []
+        found: list[tuple[Kind, Sequence[str]]] = []
         for kind in LIMITED:
             holders = select(kind.table.c.id).where(kind.table.c.budget_id == budget_id)
             found.append((kind, list(connection.scalars(holders))))
