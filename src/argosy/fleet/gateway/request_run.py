@@ -35,6 +35,15 @@ _RETRIED = frozenset(
         AttemptResult.CUT,
     }
 )
+# What the queue says that another model's queue might not.
+_QUEUE_HAS_NO_ROOM = frozenset(
+    {
+        Outcome.REJECTED_CAPACITY,
+        Outcome.REJECTED_NO_BACKEND,
+        Outcome.EVICTED_TTL,
+        Outcome.EVICTED_QUEUE_PRESSURE,
+    }
+)
 
 
 class RequestRun:
@@ -140,7 +149,12 @@ class RequestRun:
         exchange, pipeline, stages = self.exchange, self.pipeline, self.stages
         if self._ticket is None:
             exchange.queued_s = pipeline.clock()
-            self._ticket = await stages.dispatcher.enter(exchange, route)
+            try:
+                self._ticket = await stages.dispatcher.enter(exchange, route)
+            except RequestDropped as error:
+                if error.outcome not in _QUEUE_HAS_NO_ROOM:
+                    raise
+                return Failure.dropped(error)
         failure: Failure | None = None
         while True:
             now_s = pipeline.clock()
