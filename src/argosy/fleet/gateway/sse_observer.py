@@ -35,7 +35,8 @@ class SseObserver:
     """
 
     __slots__ = (
-        "_drop_lf",
+        "_last_was_kept",
+        "_lf_may_follow",
         "_max_event_bytes",
         "_oversize",
         "_pending",
@@ -57,7 +58,8 @@ class SseObserver:
         self._pending = b""
         self._scanned = 0
         self._oversize = False
-        self._drop_lf = False
+        self._last_was_kept = True
+        self._lf_may_follow = False
         self._text_bytes = 0
         self.is_done = False
         self.has_failed = False
@@ -68,13 +70,16 @@ class SseObserver:
 
     def feed(self, data: bytes) -> bytes:
         """Take in what was read; return what is to be sent on, in order, possibly nothing."""
-        if self._drop_lf and data:
-            self._drop_lf = False
+        kept: list[bytes] | None = [] if self._strip_usage else None
+        if self._lf_may_follow and data and kept is not None:
+            # The last event ended with a CR: an LF is the rest of that line end, and shares the event's fate.
             if data[:1] == b"\n":
                 data = data[1:]
+                if self._last_was_kept:
+                    kept.append(b"\n")
+            self._lf_may_follow = False
         pending = self._pending + data if self._pending else data
         begin = 0
-        kept: list[bytes] | None = [] if self._strip_usage else None
         for blank in _BLANK_LINE.finditer(pending, max(0, self._scanned - 3)):
             end = blank.end()
             if self._oversize:
@@ -85,8 +90,8 @@ class SseObserver:
             if kept is not None:
                 if keep:
                     kept.append(pending[begin:end])
-                elif end == len(pending) and pending[-1:] == b"\r":
-                    self._drop_lf = True  # the LF of this CRLF may come with the next read
+                self._last_was_kept = keep
+                self._lf_may_follow = end == len(pending) and pending[-1:] == b"\r"
             begin = end
         rest = pending[begin:] if begin else pending
         if len(rest) > self._max_event_bytes or self._oversize:
