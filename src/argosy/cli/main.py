@@ -17,6 +17,7 @@ from argosy.cli import (
     calibrate_command,
     chat_command,
     doctor_command,
+    keys_command,
     models_command,
     plan_command,
     serve_command,
@@ -63,6 +64,7 @@ app.command("serve", epilog=serve_command.EPILOG)(serve_command.serve)
 app.command("chat", epilog=chat_command.EPILOG)(chat_command.chat)
 app.add_typer(models_command.app, name="models")
 app.add_typer(plan_command.app, name="plan", short_help="Plan what to buy for a model and how to shard it.")
+app.add_typer(keys_command.app, name="keys", short_help="Manage the keys of a gateway's tenants.")
 app.command("simulate", epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.add_typer(bench_command.app, name="bench", short_help="Measure the engine, or a server under load.")
 app.command("calibrate", epilog=calibrate_command.EPILOG)(calibrate_command.calibrate)

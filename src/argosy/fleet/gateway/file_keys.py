@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from argosy.errors import ConfigError, Unauthorized
 from argosy.fleet.gateway.config import GatewayConfig
-from argosy.fleet.gateway.config_limits import LimitSettings
 from argosy.fleet.gateway.config_tenants import KeySettings, OrganisationSettings, TeamSettings
 from argosy.fleet.gateway.exchange import Exchange, Principal
 from argosy.fleet.gateway.key_hash import KeyHasher
 from argosy.fleet.gateway.stages import Authenticator
-from argosy.fleet.policies.limits import Limits, Scope
+from argosy.fleet.policies.limits import Scope
 
 OPEN_PRINCIPAL_ID = "open"
 
@@ -86,26 +85,13 @@ def _principal(organisation: OrganisationSettings, team: TeamSettings, key: KeyS
         tenant=organisation.id,
         team=team.id,
         scopes=(
-            (Scope("key", key.id), _limits(key.limits)),
-            (Scope("team", team.id), _limits(team.limits)),
-            (Scope("org", organisation.id), _limits(organisation.limits)),
+            (Scope("key", key.id), key.limits),
+            (Scope("team", team.id), team.limits),
+            (Scope("org", organisation.id), organisation.limits),
         ),
         models=frozenset(key.models) if key.models else None,
         priority=key.priority,
         weight=organisation.weight,
         tier=key.tier,
         cache_salt=hasher.derive("cache_salt", organisation.id),
-    )
-
-
-def _limits(settings: LimitSettings) -> Limits:
-    return Limits(
-        rpm=settings.rpm,
-        tpm=settings.tpm,
-        max_parallel=settings.max_parallel,
-        kv_tokens=settings.kv_tokens,
-        max_input_tokens=settings.max_input_tokens,
-        max_output_tokens=settings.max_output_tokens,
-        max_budget_usd=settings.max_budget_usd,
-        budget_period_s=None if settings.max_budget_usd is None else settings.budget_period_s,
     )

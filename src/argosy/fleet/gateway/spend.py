@@ -124,6 +124,6 @@ def _inert(value: Any) -> Any:
 
 def _in_dollars(row: Mapping[Any, Any]) -> dict[str, Any]:
     # Sums come as Decimal from PostgreSQL.
-    values: dict[str, Any] = {n: v if isinstance(v, str | float | bool) else int(v) for n, v in row.items()}
+    values: dict[str, Any] = {str(n): v if isinstance(v, str | float | bool) else int(v) for n, v in row.items()}
     nano_usd = values.pop("cost_nano_usd")
     return {**values, "spend": nano_usd / NANO_USD_PER_USD}

@@ -98,6 +98,7 @@ class Store:
             folder = Path(str(self.url.database)).absolute().parent
             if not folder.is_dir():
                 raise ConfigError(f"store.url: there is no folder {folder}")
+            _make_private(Path(str(self.url.database)))
         found = self.write(lambda connection: self._prepare(connection, key_fingerprint))
         if found != key_fingerprint:
             raise ConfigError(
@@ -228,6 +229,17 @@ class Store:
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")  # a batch that was acknowledged survives a power cut
+
+
+def _make_private(path: Path) -> None:
+    """Make a database's file for its owner only; SQLite gives the files beside it the same mode."""
+    with contextlib.suppress(FileExistsError):
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except OSError as error:
+            if isinstance(error, FileExistsError):
+                raise
+            raise ConfigError(f"store.url: {path} cannot be made: {error.strerror}") from None
 
 
 def _begin_sqlite(connection: Connection) -> None:

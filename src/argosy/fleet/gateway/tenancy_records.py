@@ -158,4 +158,4 @@ def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def decoded(row: RowMapping) -> dict[str, Any]:
     """Columns as Python has them."""
-    return {n: json.loads(v) if n in JSON_COLUMNS and v is not None else v for n, v in row.items()}
+    return {str(n): json.loads(v) if n in JSON_COLUMNS and v is not None else v for n, v in row.items()}
