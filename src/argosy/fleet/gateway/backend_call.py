@@ -104,9 +104,10 @@ class BackendCall:
         exchange = self._exchange
         if relay.status != 200:
             return await self._error_answer(relay)
-        self._placement.first_byte(self._clock())
         await relay.first_data()
         exchange.first_byte_s = self._clock()
+        # Not before: engines send the head of a stream at once, and hang after it.
+        self._placement.first_byte(exchange.first_byte_s)
         for observer in self._run.stages.observers:
             observer.first_byte(exchange)
         content_type = dict(relay.headers).get(b"content-type", b"")
