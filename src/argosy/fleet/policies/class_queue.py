@@ -3,7 +3,7 @@
 Start-time fair queueing (Goyal, Vin and Cheng, 1996) over tokens, as the virtual token counter of Sheng et al. ("Fairness
 in Serving Large Language Models", OSDI 2024) has it: a tenant's counter grows by tokens / weight when a request of it is
 dispatched, by the estimate, and is put right when the true number is known. The lowest counter goes next. One that begins
-to wait starts no lower than the lowest of those waiting, so that nobody saves up a claim by staying away.
+to wait starts no lower than the lowest was at the last dispatch, so that nobody saves up a claim by staying away.
 
 Nothing is divided in advance: what one tenant does not ask for goes to the others. The shares are max-min fair.
 """
@@ -121,7 +121,7 @@ class ClassQueue:
             flow.weight = request.weight
         self._idle.pop(flow, None)
         if not flow.waiting:
-            flow.served_tokens = max(flow.served_tokens, self._lowest_counter())
+            flow.served_tokens = max(flow.served_tokens, self._virtual_tokens)
         flow.waiting[request] = None
         self._count(flow, request, 1)
         self._file(flow)
@@ -164,7 +164,9 @@ class ClassQueue:
     def dispatch(self, request: QueuedRequest, now_s: float) -> None:
         """Move a waiting request into flight and charge its tenant for the tokens reserved."""
         flow = self._flows[request.tenant]
-        self._virtual_tokens = max(self._virtual_tokens, self._lowest_counter())
+        first = self._first()
+        assert first is not None, "the flow itself is waiting"
+        self._virtual_tokens = max(self._virtual_tokens, first.served_tokens)
         del flow.waiting[request]
         self._count(flow, request, -1)
         flow.in_flight_requests += 1
@@ -243,11 +245,6 @@ class ClassQueue:
     def _first(self) -> Flow | None:
         entries = [entry for entry in (self._under.first(), self._over.first()) if entry is not None]
         return min(entries, key=lambda entry: entry[0])[1] if entries else None
-
-    def _lowest_counter(self) -> float:
-        """Where one that begins to wait starts: never lower than it was, so that time does not run backwards."""
-        first = self._first()
-        return self._virtual_tokens if first is None else max(self._virtual_tokens, first.served_tokens)
 
     def _file(self, flow: Flow) -> None:
         """Put `flow` where its counter, its share and the length of its line place it."""
