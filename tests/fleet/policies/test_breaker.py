@@ -107,6 +107,29 @@ def test_bad_clients_do_not_hide_failures_either():
     assert breaker.state(0.0) is BreakerState.OPEN
 
 
+def test_a_stream_that_breaks_is_a_failure_and_no_success():
+    breaker = Breaker("b", CONFIG)
+    begun = [breaker.begin(0.0) for _ in range(10)]
+    for permit in begun:
+        breaker.on_result(permit, Verdict.SUCCESS, 1.0, latency_s=1.0)
+    for permit in begun[:4]:
+        breaker.on_result(permit, Verdict.FAILURE, 9.0)
+    assert breaker.state(9.0) is BreakerState.CLOSED
+    breaker.on_result(begun[4], Verdict.FAILURE, 9.0)
+    assert breaker.state(9.0) is BreakerState.OPEN
+
+
+def test_a_probe_whose_stream_breaks_was_no_success():
+    breaker = opened(0.0)
+    probe = breaker.begin(30.0)
+    breaker.on_result(probe, Verdict.SUCCESS, 31.0)
+    breaker.on_result(probe, Verdict.FAILURE, 32.0)
+    report(breaker, Verdict.SUCCESS, 33.0)
+    assert breaker.state(33.0) is BreakerState.HALF_OPEN
+    report(breaker, Verdict.SUCCESS, 34.0)
+    assert breaker.state(34.0) is BreakerState.CLOSED
+
+
 def test_open_for_thirty_seconds_then_one_probe_at_a_time_and_two_successes_close():
     breaker = opened(0.0)
     assert breaker.begin(29.99) is None

@@ -109,11 +109,17 @@ class BreakerConfig:
 
 @dataclass(slots=True, eq=False)
 class Permit:
-    """Leave to send one attempt to a backend. `epoch` is the number of the breaker's last change of state when given."""
+    """Leave to send one attempt to a backend.
+
+    Attributes:
+        epoch: number of the breaker's last change of state when it was given.
+        succeeded_at_s: when its success was reported, or None.
+    """
 
     backend_id: str
     epoch: int
     is_probe: bool
+    succeeded_at_s: float | None = None
 
 
 class Breaker:
@@ -175,7 +181,7 @@ class Breaker:
         """Take in what became of an attempt. Every permit must come back, also that of an attempt its client gave up.
 
         Report a success when the first byte is there, with the time to it: how long a whole answer takes depends on its
-        length. A stream that breaks later is reported again, as a failure.
+        length. A stream that breaks later is reported again, as a failure, which takes the place of its success.
 
         Args:
             latency_s: time to the first byte, for a success.
@@ -189,9 +195,12 @@ class Breaker:
         if permit.is_probe:
             self._on_probe(permit, verdict, now_s, latency_s)
         elif verdict is Verdict.FAILURE:
+            if permit.succeeded_at_s is not None:
+                self._window.take_back_success(permit.succeeded_at_s)
             self._window.add_failure(now_s)
             self._judge_errors(now_s)
         elif verdict is Verdict.SUCCESS:
+            permit.succeeded_at_s = now_s
             self._on_success(now_s, latency_s)
 
     def allowed_at_s(self, now_s: float) -> float:
@@ -219,9 +228,13 @@ class Breaker:
 
     def _on_probe(self, permit: Permit, verdict: Verdict, now_s: float, latency_s: float | None) -> None:
         if permit is not self._probe:
+            if permit.succeeded_at_s is not None and verdict is Verdict.FAILURE:
+                self._probe_successes -= 1
+                self._probe_failures += 1
             return
         self._probe = None
         if verdict is Verdict.SUCCESS and not self._is_slow(latency_s):
+            permit.succeeded_at_s = now_s
             self._probe_successes += 1
         elif verdict in (Verdict.SUCCESS, Verdict.FAILURE):
             self._probe_failures += 1

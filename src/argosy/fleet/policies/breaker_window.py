@@ -37,6 +37,13 @@ class OutcomeWindow:
             bucket.num_latencies += 1
             bucket.sum_log_latency += math.log(max(latency_s, _SHORTEST_S))
 
+    def take_back_success(self, at_s: float) -> None:
+        """A success counted at `at_s` turned out to be none; nothing to do if that is longer ago than the window."""
+        number = math.floor(at_s / self._bucket_s)
+        bucket = self._buckets[number % NUM_BUCKETS]
+        if bucket.number == number and bucket.successes:
+            bucket.successes -= 1
+
     def add_failure(self, now_s: float) -> None:
         """Count a failure."""
         self._bucket(now_s).failures += 1
