@@ -18,6 +18,7 @@ from hashlib import sha1
 
 _COMMON = """
 local SLOTS = 60
+local ARGV = cjson.decode(ARGV[1])
 local owners_key = KEYS[1]
 local window_s = tonumber(ARGV[2])
 local slots_per_s = SLOTS / window_s
@@ -29,6 +30,12 @@ if now == nil then
 end
 local now_us = math.floor(now * 1e6)
 local this_slot = math.floor(now * slots_per_s)
+
+-- One text instead of many integers, which clients read one by one.
+local function answer(values)
+  for i, value in ipairs(values) do values[i] = string.format('%.0f', value) end
+  return table.concat(values, ',')
+end
 
 -- A window is {slot, amount, slot, amount, ...}, oldest first.
 local function advance(window)
@@ -135,7 +142,7 @@ _ACQUIRE = """
 local leases_key = KEYS[2]
 local deadline_s, owner, lease_id, ttl_s = tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6])
 local tokens, cost, mode = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
-if deadline_s and now > deadline_s then return {-1, now_us} end
+if deadline_s and now > deadline_s then return answer({-1, now_us}) end
 
 local is_held = redis.call('HEXISTS', leases_key, lease_id) == 1
 local scopes, refused = {}, {0, now_us}
@@ -164,7 +171,7 @@ for i = 1, #KEYS - 2 do
     refuse(i, 5, scope.spent + scope.held, wait)
   end
 end
-if mode == 'check' and not is_held and #refused > 2 then return refused end
+if mode == 'check' and not is_held and #refused > 2 then return answer(refused) end
 
 local lease, reply = {tokens, cost}, {1, now_us}
 for i, scope in ipairs(scopes) do
@@ -196,16 +203,16 @@ if not is_held then
   redis.call('ZADD', owners_key, now + ttl_s, owner)
   redis.call('HSET', leases_key, lease_id, cmsgpack.pack(lease))
 end
-return reply
+return answer(reply)
 """
 
 _END = """
 local leases_key, lease_id = KEYS[2], ARGV[3]
 local raw = redis.call('HGET', leases_key, lease_id)
-if not raw then return {0, now_us} end
+if not raw then return answer({0, now_us}) end
 end_lease(cmsgpack.unpack(raw), tonumber(ARGV[4]), tonumber(ARGV[5]))
 redis.call('HDEL', leases_key, lease_id)
-return {1, now_us}
+return answer({1, now_us})
 """
 
 _HEARTBEAT = """
@@ -224,7 +231,7 @@ if dead then
   end
   if redis.call('HLEN', dead_key) == 0 then redis.call('ZREM', owners_key, dead) end
 end
-return {1, now_us, redis.call('HLEN', leases_key), num_reaped, redis.call('ZCOUNT', owners_key, '-inf', now)}
+return answer({1, now_us, redis.call('HLEN', leases_key), num_reaped, redis.call('ZCOUNT', owners_key, '-inf', now)})
 """
 
 _RESTORE = """
@@ -233,12 +240,12 @@ local scope = load(KEYS[2])
 enter_period(scope, period_s)
 scope.spent = math.max(scope.spent, spent)
 save(KEYS[2], scope)
-return {1, now_us, scope.spent}
+return answer({1, now_us, scope.spent})
 """
 
 _STATUS = """
 local scope = load(KEYS[2])
-return {1, now_us, scope.n, scope.kv, scope.held, scope.spent, scope.num_requests, scope.num_tokens}
+return answer({1, now_us, scope.n, scope.kv, scope.held, scope.spent, scope.num_requests, scope.num_tokens})
 """
 
 
@@ -246,8 +253,9 @@ return {1, now_us, scope.n, scope.kv, scope.held, scope.spent, scope.num_request
 class Script:
     """A Lua script and the digest that servers know it by once they have seen it.
 
-    All have `KEYS[1]` = owners, `ARGV[1]` = Unix time in seconds or "" for the server's clock, `ARGV[2]` = length of the
-    windows in seconds, and answer with an array of integers: a code, the time in microseconds, and what they found out.
+    Arguments are one JSON array, called `ARGV` below. All have `KEYS[1]` = owners, `ARGV[1]` = Unix time in seconds or ""
+    for the server's clock, `ARGV[2]` = length of the windows in seconds, and answer with integers, separated by commas: a
+    code, the time in microseconds, and what they found out.
     """
 
     name: str
