@@ -61,7 +61,7 @@ class GatewayConfig:
         """By name and alias."""
         return {name: model for model in self.models for name in (model.name, *model.aliases)}
 
-    def keys(self) -> Iterator[tuple[str, str, KeySettings]]:
+    def file_keys(self) -> Iterator[tuple[str, str, KeySettings]]:
         """(organisation, team, key) of every key in the file."""
         for organisation in self.tenants:
             for team in organisation.teams:
@@ -124,7 +124,7 @@ class GatewayConfig:
     def _check_tenants(self) -> None:
         if self.auth.mode == "open" and self.tenants:
             raise ConfigError('tenants have no effect with auth.mode "open"; leave one of the two out', param="tenants")
-        if self.auth.mode == "keys" and self.store is None and not any(True for _ in self.keys()):
+        if self.auth.mode == "keys" and self.store is None and not any(True for _ in self.file_keys()):
             raise ConfigError('no request could pass: there is no key and no store; add tenants or set auth.mode "open"')
         known = self.model_of
         ids: dict[tuple[str, str], str] = {}
