@@ -138,6 +138,8 @@ class Drain:
 
     async def _until_empty(self, limit_s: float) -> None:
         """Return when nothing is in flight, or after `limit_s`."""
+        if not self._in_flight:
+            return
         empty = asyncio.ensure_future(self._empty.wait())
         timer = asyncio.ensure_future(self._sleep(limit_s))
         try:
