@@ -131,7 +131,7 @@ def list_keys(
     for key in found["keys"]:
         table.add_row(
             *(printable(str(key[name] or "")) for name in ("key_id", "key_name", "key_alias", "team_id")),
-            "blocked" if key["blocked"] else "active",
+            _state(key),
             key["expires"] or "never",
             f"${key['spend']:.4f}",
         )
@@ -250,6 +250,15 @@ def _call(
     from argosy.cli.admin_client import AdminTarget, call_admin
 
     return call_admin(AdminTarget(**where), method, path, body, query)
+
+
+def _state(key: Mapping[str, Any]) -> str:
+    from datetime import UTC, datetime
+
+    if key["blocked"]:
+        return "blocked"
+    is_over = key["expires"] is not None and datetime.fromisoformat(key["expires"]) <= datetime.now(UTC)
+    return "expired" if is_over else "active"
 
 
 def _show_issued(issued: Mapping[str, Any], as_json: bool) -> None:

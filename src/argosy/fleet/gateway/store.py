@@ -233,13 +233,10 @@ class Store:
 
 def _make_private(path: Path) -> None:
     """Make a database's file for its owner only; SQLite gives the files beside it the same mode."""
-    with contextlib.suppress(FileExistsError):
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except OSError as error:
-            if isinstance(error, FileExistsError):
-                raise
-            raise ConfigError(f"store.url: {path} cannot be made: {error.strerror}") from None
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigError(f"store.url: {path} cannot be opened: {error.strerror}") from None
 
 
 def _begin_sqlite(connection: Connection) -> None:
