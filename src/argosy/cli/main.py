@@ -17,6 +17,7 @@ from argosy.cli import (
     calibrate_command,
     chat_command,
     doctor_command,
+    gateway_command,
     keys_command,
     models_command,
     plan_command,
@@ -48,6 +49,7 @@ Examples:
   argosy models                 the models known by name, and which are here
   argosy plan --help            what a model takes: devices, memory, latency, price
   argosy simulate --help        a fleet under a workload, on a virtual clock
+  argosy gateway --help         tenants, limits and routing in front of any engines
 
 Every command explains itself with --help. A model is a known name, a .gguf file, a folder with safetensors files,
 or hf:org/name[:file].
@@ -64,6 +66,7 @@ app.command("serve", epilog=serve_command.EPILOG)(serve_command.serve)
 app.command("chat", epilog=chat_command.EPILOG)(chat_command.chat)
 app.add_typer(models_command.app, name="models")
 app.add_typer(plan_command.app, name="plan", short_help="Plan what to buy for a model and how to shard it.")
+app.add_typer(gateway_command.app, name="gateway", short_help="One door for every tenant and every engine.")
 app.add_typer(keys_command.app, name="keys", short_help="Manage the keys of a gateway's tenants.")
 app.command("simulate", epilog=simulate_command.EPILOG)(simulate_command.simulate)
 app.add_typer(bench_command.app, name="bench", short_help="Measure the engine, or a server under load.")

@@ -34,8 +34,8 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def events(caplog):
-    logging.getLogger("argosy").propagate = True
+def events(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("argosy"), "propagate", True)
     caplog.set_level(logging.INFO, "argosy.gateway.config")
     return lambda: [(record.message, record.fields) for record in caplog.records]
 

@@ -157,11 +157,11 @@ def test_headers_for_the_collector():
         make_provider(settings, SECRET, "1")
 
 
-def test_alerts_are_told_once_and_are_there_to_be_read(caplog):
+def test_alerts_are_told_once_and_are_there_to_be_read(caplog, monkeypatch):
     now_s, quotas = [0.0], {}
     config = AlertConfig(latency_target_s=1.0, hold_s=10.0)
     watch = AlertWatch(config, lambda: now_s[0], lambda: quotas)
-    logging.getLogger("argosy").propagate = True
+    monkeypatch.setattr(logging.getLogger("argosy"), "propagate", True)
     with caplog.at_level(logging.INFO, "argosy.gateway.alerts"):
         for second in range(0, 30, 5):
             now_s[0] = float(second)

@@ -46,6 +46,7 @@ class ConfigWatch:
         config: GatewayConfig,
         apply: Apply,
         *,
+        amend: Callable[[GatewayConfig], GatewayConfig] = lambda config: config,
         on_read: Callable[[str], None] = lambda _result: None,
         environment: Mapping[str, str] | None = None,
         interval_s: float = 2.0,
@@ -53,6 +54,7 @@ class ConfigWatch:
         """`config` is in force already.
 
         Args:
+            amend: what the command line changes in the file's configuration.
             on_read: told "applied" or "refused" after every reading.
             environment: for secrets, this process's unless given.
             interval_s: from one look at the file to the next.
@@ -61,6 +63,7 @@ class ConfigWatch:
         self.num_refused = 0
         self._path = path
         self._apply = apply
+        self._amend = amend
         self._on_read = on_read
         self._environment = environment
         self._interval_s = interval_s
@@ -82,7 +85,7 @@ class ConfigWatch:
         """Read the file and put it in force; return whether it was. Never raises for what a person can cause."""
         self._seen = _stamp(self._path)
         try:
-            config = load_config(self._path)
+            config = self._amend(load_config(self._path))
             check_changes(self.config, config)
             self._apply(config, read_secrets(config, self._environment))
         except ArgosyError as error:
