@@ -28,9 +28,9 @@ class QuantileEstimator:
     def __init__(
         self, quantile: OutputQuantile, prices: PriceTable, backends_of: Callable[[str], tuple[str, ...]] = lambda _pool: ()
     ) -> None:
-        """`backends_of` names the backends of a pool, where they cost differently."""
+        """`backends_of` names the backends of a pool, which may cost differently. `prices` may be replaced while running."""
         self._quantile = quantile
-        self._prices = prices
+        self.prices = prices
         self._backends_of = backends_of
 
     def estimate(self, exchange: Exchange, route: Route) -> Demand:
@@ -44,7 +44,7 @@ class QuantileEstimator:
             expected = num_answers * self._quantile.tokens(exchange.caller.tenant, route.pool, bound)
             most = expected if bound is None else num_answers * bound
         exchange.expected_output_tokens = expected
-        price = self._prices.highest(route.pool, self._backends_of(route.pool))
+        price = self.prices.highest(route.pool, self._backends_of(route.pool))
         cost_usd = price.cost_nano_usd(exchange.prompt_tokens, 0, most) / NANO_USD_PER_USD
         return Demand(exchange.prompt_tokens, expected, cost_usd, bound)
 
@@ -53,7 +53,7 @@ class QuantileEstimator:
         usage = exchange.usage
         if exchange.status == 200 and usage.output_tokens:
             self._quantile.observe(exchange.caller.tenant, route.pool, usage.output_tokens)
-        price = self._prices.price(route.pool, exchange.backend_id)
+        price = self.prices.price(route.pool, exchange.backend_id)
         cost = price.cost_nano_usd(usage.input_tokens, usage.cached_tokens, usage.output_tokens)
         return Demand(usage.input_tokens, usage.output_tokens, cost / NANO_USD_PER_USD)
 
