@@ -100,7 +100,8 @@ class PoolDispatcher:
         now_s = self._now_s()
         if self._closed:
             raise self._dropped(Outcome.REJECTED_SHUTTING_DOWN, now_s)
-        if not self._room_now(now_s).num_ready and not self._may_wait(now_s):
+        room = self._room_now(now_s)
+        if not room.num_ready and not self._may_wait(now_s):
             raise RequestDropped(Outcome.REJECTED_NO_BACKEND, "no backend of the model is ready", retry_after_s=1.0)
         outcome = self.queue.offer(request, now_s)
         if outcome is not None:
@@ -108,7 +109,7 @@ class PoolDispatcher:
             raise self._dropped(outcome, now_s)
         waiter = self._waiters[request] = asyncio.get_running_loop().create_future()
         try:
-            self._pump(now_s)
+            self._pump(now_s, room)
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
@@ -123,7 +124,8 @@ class PoolDispatcher:
         if self._tickets.pop(request, None) is not None:
             now_s = self._now_s()
             self.queue.settle(request, served_tokens, now_s)
-            self._pump(now_s)
+            if self.queue.num_waiting:
+                self._pump(now_s)
 
     def poke(self) -> None:
         """The room may have changed."""
@@ -145,8 +147,9 @@ class PoolDispatcher:
         assert len(self._tickets) == self.queue.num_in_flight
         assert (self._timer is not None) == bool(self.queue.num_waiting)
 
-    def _pump(self, now_s: float) -> None:
-        room = self._room_now(now_s)
+    def _pump(self, now_s: float, room: Room | None = None) -> None:
+        """Let go what there is room for; `room` is looked at unless it is given."""
+        room = room or self._room_now(now_s)
         while (request := self.queue.next_dispatchable(room, now_s)) is not None:
             room = room.less(request.tokens)
             ticket = self._tickets[request] = QueueTicket(self, request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -50,7 +49,7 @@ def presented_key(headers: Mapping[bytes, bytes]) -> str | None:
 def open_exchange(endpoint: Endpoint, request: HttpRequest, exchange_id: str, now_s: float) -> Exchange:
     """The record of a request that has arrived; nothing in it has been checked but its ids."""
     given = request.headers.get(b"x-request-id", b"")
-    request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(16)}"
+    request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"req-{exchange_id}"
     traceparent = request.headers.get(b"traceparent", b"")
     is_traced = _TRACEPARENT.fullmatch(traceparent) is not None
     return Exchange(

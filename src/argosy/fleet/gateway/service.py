@@ -46,6 +46,7 @@ from argosy.observe.logs import log_event
 
 _LOGGER = logging.getLogger("argosy.gateway")
 _FIRST_ROUND_S = 5.0
+_BURST_AGE_S = 0.05  # that a look at the fleet's load is good for
 
 
 class GatewayService:
@@ -73,6 +74,8 @@ class GatewayService:
         check_routing(config)
         self.config = config
         self._secrets = dict(secrets)
+        self._soft_quota = SoftQuota()
+        self._burst_factor, self._burst_until_s = 1.0, float("-inf")
         self._rng = rng or Random()  # noqa: S311, no secret comes from it
         self._clock = time.monotonic
         process_id = f"{os.getpid()}-{self._rng.getrandbits(32):08x}"
@@ -256,7 +259,12 @@ class GatewayService:
 
     def _burst(self) -> float:
         """Factor on soft limits, by the fullest model: a burst must not take what another one needs."""
-        return SoftQuota().burst(max((self.dispatcher.saturation(name) for name in self._pool_names()), default=0.0))
+        now_s = self._clock()
+        if now_s >= self._burst_until_s:
+            load = max((self.dispatcher.saturation(name) for name in self._pool_names()), default=0.0)
+            self._burst_factor = self._soft_quota.burst(load)
+            self._burst_until_s = now_s + _BURST_AGE_S
+        return self._burst_factor
 
     async def _look_at_store(self) -> None:
         while True:
