@@ -64,8 +64,8 @@ def run(config: ConfigFile, check: Check = False, as_json: AsJson = False, host:
     from argosy.fleet.gateway.config import load_config, read_secrets
 
     def amend(loaded: GatewayConfig) -> GatewayConfig:
-        listen = replace(loaded.listen, **{k: v for k, v in (("host", host), ("port", port)) if v is not None})
-        return replace(loaded, listen=listen)
+        listen = loaded.listen if host is None else replace(loaded.listen, host=host)
+        return replace(loaded, listen=listen if port is None else replace(listen, port=port))
 
     loaded = amend(load_config(config))
     if check:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TextIO, cast
 
+from argosy import __version__
 from argosy.fleet.gateway.config import GatewayConfig
 from argosy.fleet.gateway.config_watch import ConfigWatch
 from argosy.fleet.gateway.line_writer import LineStream, LineWriter
@@ -29,8 +32,8 @@ def run_gateway(
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the process's exit code: 0, or 1 if requests had to be cut off.
 
-    The first signal drains (`resilience.drain`), a second one quits at once with 128 + signal. SIGHUP reads the file again;
-    so does a change of it.
+    The first signal drains (`resilience.drain`), a second one quits at once with 128 + signal. SIGHUP reads the file again,
+    as does a change of it, and goes on in a new access log.
 
     Args:
         path: of `config`; amend: what the command line changes in it, also when it is read again.
@@ -42,7 +45,7 @@ def run_gateway(
     """
     writer = LineWriter(_STDERR, max_lines=_LOG_LINES)
     settings = config.observability
-    configure_logging(settings.log_level, settings.log_format, LineStream(writer))
+    configure_logging(settings.log_level, settings.log_format, cast(TextIO, LineStream(writer)))
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(path, config, secrets, amend, on_started))
@@ -57,14 +60,25 @@ async def _serve(
     amend: Callable[[GatewayConfig], GatewayConfig],
     on_started: Callable[[str], None] | None,
 ) -> int:
-    service = GatewayService(config, secrets)
-    watch = ConfigWatch(path, config, service.apply, amend=amend, on_read=service.on_config_read)
+    service = GatewayService(config, secrets, version=__version__)
+    metrics = service.observability.metrics
+    metrics.on_reload("applied", time.time())
+
+    def on_read(result: str) -> None:
+        metrics.on_reload(result, time.time() if result == "applied" else None)
+
+    watch = ConfigWatch(path, config, service.apply, amend=amend, on_read=on_read)
     leave = _Leaving()
+
+    def on_hang_up() -> None:
+        service.observability.reopen_log()
+        watch.reload()
+
     loop = asyncio.get_running_loop()
     handlers: dict[int, Callable[[], object]] = {
         signal.SIGTERM: lambda: leave.on_signal(signal.SIGTERM),
         signal.SIGINT: lambda: leave.on_signal(signal.SIGINT),
-        signal.SIGHUP: watch.reload,
+        signal.SIGHUP: on_hang_up,
     }
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
@@ -104,7 +118,7 @@ class _Leaving:
 
     def on_signal(self, number: signal.Signals) -> None:
         if not self.asked.is_set():
-            log_event(_LOGGER, logging.INFO, "draining", signal=number.name)
+            log_event(_LOGGER, logging.INFO, "asked to stop", signal=number.name)
             self.asked.set()
             return
         log_event(_LOGGER, logging.WARNING, "quitting at once", signal=number.name)
