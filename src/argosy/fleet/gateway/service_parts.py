@@ -28,7 +28,9 @@ class NoUsage:
 
 def pool_backends(model: ModelSettings) -> Sequence[BackendSettings]:
     """A model's backends under ids that are unique in the whole gateway: one server may serve several models."""
-    return [replace(backend, name=backend_id(model, backend)) for backend in model.backends]
+    return [
+        replace(backend, name=backend_id(model, backend), model=backend.model or model.name) for backend in model.backends
+    ]
 
 
 def backend_id(model: ModelSettings, backend: BackendSettings) -> str:
