@@ -197,7 +197,7 @@ def test_a_hung_backend_fills_its_own_bulkhead_only():
 
 def test_backends_set_apart_for_a_tenant():
     pools = make_pools(1.0, 1.0)
-    pools.add("m", BackendSettings("http://own:1", name="own"), tenants=["gold"])
+    pools.add("m", BackendSettings("http://own:1", name="own", tenants=("gold",)))
     assert {call(pools, tenant="gold") for _ in range(30)} == {"own"}
     assert {call(pools, tenant="other") for _ in range(30)} == {"b0", "b1"}
     pools.drain("own")

@@ -179,11 +179,8 @@ class BackendPools:
             self.remove(backend_id)
         self._pools.pop(name, None)
 
-    def add(self, pool: str, settings: BackendSettings, *, tenants: Iterable[str] = ()) -> None:
+    def add(self, pool: str, settings: BackendSettings) -> None:
         """Add a backend. One whose health is probed takes requests once a probe has said so.
-
-        Args:
-            tenants: the only ones it serves, if any are named.
 
         Raises:
             ConfigError: its name is taken, or there is no such pool.
@@ -201,8 +198,8 @@ class BackendPools:
             max_in_flight=self._limits.max_in_flight,
             tenant_share=self._limits.tenant_share,
         )
-        if tenants := frozenset(tenants):
-            home.tenants_of[backend.backend_id] = tenants
+        if settings.tenants:
+            home.tenants_of[backend.backend_id] = frozenset(settings.tenants)
         home.add(backend)
         self._by_id[backend.backend_id] = backend
         if self._watcher is not None:

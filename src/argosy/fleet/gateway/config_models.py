@@ -61,7 +61,8 @@ class BackendSettings:
         api_key_env: environment variable with the key that is sent to it; clients' keys never are.
         region: where it stands, for routing by region.
         max_model_len: longest sequence in tokens; longer requests go elsewhere. None is unknown.
-        max_in_flight: requests that it is sent at once; None is no limit of ours.
+        max_in_flight: requests that it is sent at once; None is what `resilience.bulkhead` says.
+        tenants: ids of the organisations it is set apart for; they use no other backends of the model. Empty: for the rest.
         kv_capacity_tokens: of its KV pool, where it does not tell itself.
         usd_per_hour: its price, for routing by cost.
         price: of its tokens; None is the model's.
@@ -76,6 +77,7 @@ class BackendSettings:
     region: str = ""
     max_model_len: int | None = None
     max_in_flight: int | None = None
+    tenants: tuple[str, ...] = ()
     kv_capacity_tokens: int | None = None
     usd_per_hour: float = 0.0
     price: PriceSettings | None = None
@@ -90,6 +92,8 @@ class BackendSettings:
         check_one_of("kind", self.kind, tuple(BackendKind))
         check_env_name(api_key_env=self.api_key_env)
         not_negative(weight=self.weight, usd_per_hour=self.usd_per_hour)
+        if any(not tenant.strip() for tenant in self.tenants):
+            raise ConfigError("tenants must not be blank")
         for name in ("max_model_len", "max_in_flight", "kv_capacity_tokens"):
             value = getattr(self, name)
             if value is not None:

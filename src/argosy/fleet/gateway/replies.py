@@ -20,8 +20,10 @@ def error_body(message: str, kind: str, param: str | None, code: str | None) -> 
 
 
 def error_event(error: ArgosyError) -> bytes:
-    """`error` as an event of a stream that has begun."""
-    return b"data: %b\n\n" % error_body(error.message, error.type, error.param, error.code)
+    """`error` as an event of a stream that has begun; when to come back, in milliseconds, is the event's `retry` field."""
+    wait_s = error.retry_after_s if isinstance(error, RequestDropped) else None
+    retry = b"" if wait_s is None else b"retry: %d\n" % math.ceil(max(0.0, wait_s) * 1000.0)
+    return b"%bdata: %b\n\n" % (retry, error_body(error.message, error.type, error.param, error.code))
 
 
 def error_reply(error: ArgosyError) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
