@@ -197,10 +197,11 @@ def test_who_is_over_his_share_leaves_room_for_those_who_may_come_back():
     assert queue.next_dispatchable(places(20, 19), 0.0) is None
 
 
-def test_who_is_alone_gets_everything():
-    queue = FairQueue(QueueSettings(headroom=0.1))
+@pytest.mark.parametrize(("keeps", "places_taken"), [(True, 18), (False, 20)])
+def test_who_is_alone_leaves_room_for_those_never_seen_unless_there_are_none(keeps, places_taken):
+    queue = FairQueue(QueueSettings(headroom=0.1, keeps_headroom_alone=keeps))
     offer(queue, *(request(f"r{i}") for i in range(100)))
-    assert len(fill(queue, 20)) == 20
+    assert len(fill(queue, 20)) == places_taken
 
 
 def test_tenants_at_their_share_fill_the_pool():
@@ -210,7 +211,7 @@ def test_tenants_at_their_share_fill_the_pool():
 
 
 def test_the_room_that_is_kept_free_is_kept_no_longer_than_the_other_may_come_back():
-    queue = FairQueue(QueueSettings(headroom=0.1, linger_s=60.0))
+    queue = FairQueue(QueueSettings(headroom=0.1, linger_s=60.0, keeps_headroom_alone=False))
     offer(queue, request("light0", "light"))
     assert order(queue) == ["light0"]
     offer(queue, *(request(f"flood{i}", "flood") for i in range(100)), now_s=50.0)
@@ -237,6 +238,13 @@ def test_a_lower_class_does_not_slip_by_a_higher_one_that_waits_for_room():
     assert queue.next_dispatchable(Room(1, math.inf, math.inf, 100, 50), 0.0) is None
 
 
+def test_a_lower_class_does_not_take_the_room_that_a_higher_one_must_leave_free():
+    queue = FairQueue(QueueSettings(headroom=0.1))
+    offer(queue, *(request(f"c{i}", "c", CRITICAL) for i in range(30)))
+    offer(queue, *(request(f"s{i}", f"s{i}", STANDARD) for i in range(30)))
+    assert [each.tenant for each in fill(queue, 20)] == ["c"] * 18
+
+
 @pytest.mark.parametrize(("share", "least", "most"), [(0.1, 9, 11), (0.0, 0, 0)])
 def test_a_class_gets_its_guaranteed_share_however_much_waits_above(share, least, most):
     settings_ = QueueSettings(best_effort=ClassSettings(guaranteed_share=share))
@@ -244,6 +252,15 @@ def test_a_class_gets_its_guaranteed_share_however_much_waits_above(share, least
     offer(queue, *(request(f"b{i}", "b", BEST_EFFORT) for i in range(50)))
     offer(queue, *(request(f"c{i}", "c", CRITICAL) for i in range(200)))
     assert least <= sum(name.startswith("b") for name in order(queue)[:110]) <= most
+
+
+def test_a_low_class_whose_turn_it_is_and_that_must_leave_room_free_keeps_nobody_back():
+    queue = FairQueue(QueueSettings(headroom=0.1, best_effort=ClassSettings(guaranteed_share=0.4)))
+    offer(queue, *(request(f"b{i}", "b", BEST_EFFORT) for i in range(30)))
+    assert len(fill(queue, 20)) == 18
+    offer(queue, *(request(f"c{i}", f"c{i}", CRITICAL, tokens=50) for i in range(2)))
+    assert queue.next_dispatchable(places(20, 18), 0.0).tenant == "c0"
+    assert queue.next_dispatchable(places(20, 19), 0.0).tenant == "c1"
 
 
 def test_a_large_request_of_a_low_class_saves_up_for_its_turn():

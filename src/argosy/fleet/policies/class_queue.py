@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from argosy.fleet.policies.keyed_heap import KeyedHeap
-from argosy.fleet.policies.priorities import ClassSettings
+from argosy.fleet.policies.priorities import ClassSettings, QueueSettings
 from argosy.fleet.policies.queued_request import QueuedRequest
 from argosy.fleet.policies.saturation import Room
 
 
-@dataclass(frozen=True, slots=True)
-class Excess:
+class Excess(NamedTuple):
     """What is too much for a bound; negative where there is room."""
 
     num_requests: int
@@ -73,13 +73,12 @@ class ClassQueue:
         num_waiting, waiting_bytes, waiting_tokens: over all tenants.
     """
 
-    def __init__(self, settings: ClassSettings, *, linger_s: float, max_tenants: int) -> None:
+    def __init__(self, settings: ClassSettings, queue: QueueSettings) -> None:
         self.settings = settings
         self.num_waiting = 0
         self.waiting_bytes = 0
         self.waiting_tokens = 0
-        self._linger_s = linger_s
-        self._max_tenants = max_tenants
+        self._queue = queue
         self._flows: dict[str, Flow] = {}
         self._total_weight = 0.0
         self._virtual_tokens = 0.0
@@ -134,7 +133,7 @@ class ClassQueue:
         self._file(flow)
         self._note_idle(flow, now_s)
 
-    def next(self, room: Room, headroom: float) -> QueuedRequest | None:
+    def next(self, room: Room) -> QueuedRequest | None:
         """The request whose turn it is, which stays; None if there is none or it does not fit.
 
         It is that of the lowest counter. When it would take what those over their share leave free, it is that of the
@@ -142,7 +141,7 @@ class ClassQueue:
         """
         self._room = room
         first = self._first()
-        if first is None or room.fits(first.head.tokens, leaving=headroom):
+        if first is None or room.fits(first.head.tokens, leaving=self._queue.headroom):
             return None if first is None else first.head
         while (entry := self._under.first()) is not None:
             flow = entry[1]
@@ -217,7 +216,7 @@ class ClassQueue:
         """Forget tenants that have been away for longer than `linger_s`, and those away longest if there are too many."""
         while self._idle:
             flow, since_s = next(iter(self._idle.items()))
-            if now_s - since_s <= self._linger_s and len(self._idle) <= self._max_tenants:
+            if now_s - since_s <= self._queue.linger_s and len(self._idle) <= self._queue.max_tenants:
                 return
             del self._idle[flow]
             del self._flows[flow.tenant]
@@ -233,7 +232,7 @@ class ClassQueue:
         assert self.num_waiting <= self.settings.max_requests
         assert self.waiting_bytes <= self.settings.max_bytes
         assert set(self._idle) == {flow for flow in flows if flow.is_idle}
-        assert len(self._idle) <= self._max_tenants
+        assert len(self._idle) <= self._queue.max_tenants
         assert abs(self._total_weight - sum(flow.weight for flow in flows)) <= 1e-6 * (1.0 + self._total_weight)
         for flow in flows:
             assert flow.waiting_bytes == sum(request.size_bytes for request in flow.waiting)
@@ -243,8 +242,11 @@ class ClassQueue:
             assert (flow in self._longest) == bool(flow.waiting)
 
     def _first(self) -> Flow | None:
-        entries = [entry for entry in (self._under.first(), self._over.first()) if entry is not None]
-        return min(entries, key=lambda entry: entry[0])[1] if entries else None
+        under, over = self._under.first(), self._over.first()
+        if under is None or over is None:
+            either = under or over
+            return None if either is None else either[1]
+        return under[1] if under[0] <= over[0] else over[1]
 
     def _file(self, flow: Flow) -> None:
         """Put `flow` where its counter, its share and the length of its line place it."""
@@ -261,6 +263,8 @@ class ClassQueue:
         """Whether one more request takes a tenant above its fair share of the capacity. Its first never does."""
         if not flow.in_flight_requests:
             return False
+        if len(self._flows) == 1:
+            return self._queue.keeps_headroom_alone
         taken = self._room.share(flow.in_flight_requests + 1, flow.in_flight_tokens + flow.head.tokens)
         return taken > flow.weight / self._total_weight + 1e-9
 

@@ -42,10 +42,7 @@ class FairQueue:
     def __init__(self, settings: QueueSettings | None = None) -> None:
         self.settings = settings if settings is not None else QueueSettings()
         self._classes: Mapping[Priority, ClassQueue] = {
-            priority: ClassQueue(
-                self.settings.of(priority), linger_s=self.settings.linger_s, max_tenants=self.settings.max_tenants
-            )
-            for priority in Priority
+            priority: ClassQueue(self.settings.of(priority), self.settings) for priority in Priority
         }
         self._credit_tokens = dict.fromkeys(Priority, 0.0)
         self._expiry: KeyedHeap[QueuedRequest] = KeyedHeap()
@@ -118,13 +115,13 @@ class FairQueue:
         self._expire(now_s)
         for priority, is_due in self._order():
             queue = self._classes[priority]
-            request = queue.next(room, self.settings.headroom)
+            request = queue.next(room)
             if request is not None:
                 self._dispatch(request, now_s)
                 request.is_preemptible = priority is Priority.BEST_EFFORT and not is_due
                 return request
-            if queue.num_waiting and not queue.is_held_back(room):
-                return None
+            if queue.num_waiting and not (is_due and queue.is_held_back(room)):
+                return None  # what is free is kept for this class: for the first in turn, or for who may come
         return None
 
     def settle(self, request: QueuedRequest, actual_tokens: int, now_s: float) -> None:
@@ -224,8 +221,13 @@ class FairQueue:
 
     def _is_due(self, priority: Priority) -> bool:
         credit = self._credit_tokens[priority]
-        head = self._classes[priority].head() if credit > 0.0 else None
-        return head is not None and credit >= head.tokens
+        return credit > 0.0 and credit >= self._turn_tokens(self._classes[priority])
+
+    @staticmethod
+    def _turn_tokens(queue: ClassQueue) -> float:
+        """What the next turn of a class costs."""
+        head = queue.head()
+        return math.inf if head is None else head.tokens
 
     def _dispatch(self, request: QueuedRequest, now_s: float) -> None:
         queue = self._classes[request.priority]
@@ -235,14 +237,13 @@ class FairQueue:
         self._in_flight[request.priority][request] = None
         self._in_flight_tokens += request.tokens
         for priority, each in self._classes.items():
-            head = each.head()
-            if head is None:
+            if not each.num_waiting:
                 self._credit_tokens[priority] = 0.0
             elif priority is request.priority:
                 self._credit_tokens[priority] = max(0.0, self._credit_tokens[priority] - request.tokens)
-            else:
+            elif each.settings.guaranteed_share:
                 earned = self._credit_tokens[priority] + each.settings.guaranteed_share * request.tokens
-                self._credit_tokens[priority] = min(earned, max(float(head.tokens), self._credit_tokens[priority]))
+                self._credit_tokens[priority] = min(earned, max(self._turn_tokens(each), self._credit_tokens[priority]))
 
     def _make_place(self, request: QueuedRequest, queue: ClassQueue, now_s: float) -> bool:
         """Whether there is a place, making one if `request` may; evicts nothing unless that makes one."""
@@ -259,14 +260,18 @@ class FairQueue:
                 return False
             for victim in victims:
                 self._evict(victim, Outcome.EVICTED_QUEUE_PRESSURE, now_s)
-        while (
-            self.num_waiting + 1 > self.settings.max_requests
-            or self.waiting_bytes + request.size_bytes > self.settings.max_bytes
-        ):
+        while self._excess(request).is_any:
             newest = self._classes[Priority.BEST_EFFORT].newest_of_longest()
             assert newest is not None, "the best-effort class was found to hold enough"
             self._evict(newest, Outcome.EVICTED_PRIORITY, now_s)
         return True
+
+    def _excess(self, request: QueuedRequest) -> Excess:
+        """By how much `request` would go beyond the bounds of the whole queue."""
+        return Excess(
+            self.num_waiting + 1 - self.settings.max_requests,
+            self.waiting_bytes + request.size_bytes - self.settings.max_bytes,
+        )
 
     def _expire(self, now_s: float) -> None:
         while (first := self._expiry.first()) is not None and first[0] <= now_s:

@@ -82,8 +82,10 @@ class QueueSettings:
 
     Attributes:
         max_requests, max_bytes: that wait at once in all classes together.
-        headroom: part of the capacity that tenants with more than their fair share in flight leave free while there are
-            others, so that one that comes back need not wait for a long answer to end.
+        headroom: part of the capacity that tenants with more than their fair share in flight leave free, so that one that
+            comes need not wait for a long answer to end.
+        keeps_headroom_alone: whether a tenant leaves it free although no other was seen for `linger_s`. False gives it
+            everything; right where there is one tenant only.
         linger_s: how long a tenant without requests counts as one who may come back, and what it was served is remembered.
         max_tenants: tenants without requests that are remembered per class.
     """
@@ -94,6 +96,7 @@ class QueueSettings:
     max_requests: int = 2048
     max_bytes: int = 512 * 2**20
     headroom: float = 0.1
+    keeps_headroom_alone: bool = True
     linger_s: float = 60.0
     max_tenants: int = 10_000
 
