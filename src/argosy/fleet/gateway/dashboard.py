@@ -144,6 +144,16 @@ def rows() -> Iterator[tuple[str, tuple[Panel, ...]]]:
         (
             Panel("Stores", ((level("argosy_gateway_store_up"), "{{store}}"),)),
             Panel(
+                "Shared limits",
+                (
+                    (level("argosy_gateway_ledger_leases"), "leases"),
+                    (level("argosy_gateway_ledger_pending"), "pending"),
+                    (rate("argosy_gateway_ledger_decided_without_total"), "decided without, per second"),
+                    (rate("argosy_gateway_ledger_losses_total"), "losses per second"),
+                    (rate("argosy_gateway_ledger_reaped_leases_total"), "leases reaped per second"),
+                ),
+            ),
+            Panel(
                 "Usage records",
                 (
                     (level("argosy_gateway_usage_pending_records"), "pending"),

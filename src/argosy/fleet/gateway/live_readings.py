@@ -16,6 +16,7 @@ from argosy.fleet.policies.health_state import HealthPhase
 from argosy.fleet.policies.priorities import Priority
 
 if TYPE_CHECKING:
+    from argosy.fleet.gateway.store_loss import GuardedLedger
     from argosy.fleet.gateway.store_side import StoreSide
 
 _BREAKER = MappingProxyType({BreakerState.CLOSED: 0.0, BreakerState.OPEN: 1.0, BreakerState.HALF_OPEN: 2.0})
@@ -88,3 +89,13 @@ def store_readings(store: StoreSide) -> Iterator[Reading]:
     """Of the database and the way of usage into it."""
     yield Reading("argosy_gateway_store_up", ("database",), 0.0 if store.is_lost else 1.0)
     yield Reading("argosy_gateway_usage_pending_records", (), float(store.writer.num_open))
+
+
+def ledger_readings(ledger: GuardedLedger) -> Iterator[Reading]:
+    """Of the limits shared over Redis."""
+    yield Reading("argosy_gateway_store_up", ("redis",), 0.0 if ledger.is_lost else 1.0)
+    yield Reading("argosy_gateway_ledger_losses_total", (), float(ledger.num_losses))
+    yield Reading("argosy_gateway_ledger_decided_without_total", (), float(ledger.num_decided_without))
+    yield Reading("argosy_gateway_ledger_reaped_leases_total", (), float(ledger.num_reaped))
+    yield Reading("argosy_gateway_ledger_leases", (), float(ledger.num_leases))
+    yield Reading("argosy_gateway_ledger_pending", (), float(ledger.num_pending))

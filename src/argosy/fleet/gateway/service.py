@@ -22,7 +22,7 @@ from argosy.fleet.gateway.drain import Drain
 from argosy.fleet.gateway.estimator import QuantileEstimator
 from argosy.fleet.gateway.gateway_app import GatewayApp
 from argosy.fleet.gateway.http_server import HttpServer
-from argosy.fleet.gateway.live_readings import store_readings
+from argosy.fleet.gateway.live_readings import ledger_readings, store_readings
 from argosy.fleet.gateway.model_chooser import ConfiguredModels
 from argosy.fleet.gateway.observability import Observability
 from argosy.fleet.gateway.pipeline import Pipeline, Stages
@@ -160,6 +160,9 @@ class GatewayService:
         store = self.admission.store
         if store is not None:
             self.observability.metrics.add_source(lambda: store_readings(store))
+        shared = self.admission.shared
+        if shared is not None:
+            self.observability.metrics.add_source(lambda: ledger_readings(shared))
         self._tasks = [asyncio.create_task(self.observability.alerts.run()), asyncio.create_task(self._look_at_store())]
         await self.watch.first_round(_FIRST_ROUND_S)
         try:

@@ -3,6 +3,8 @@ import asyncio
 import pytest
 
 from argosy.errors import ConfigError
+from argosy.fleet.gateway.live_readings import ledger_readings
+from argosy.fleet.gateway.metric_list import METRIC_OF
 from argosy.fleet.gateway.store_loss import GuardedLedger
 from argosy.fleet.policies.ledger import Denial, Lease
 from argosy.fleet.policies.limits import Demand, Limits, Scope
@@ -71,6 +73,12 @@ async def test_a_loss_is_bridged_by_this_process_s_share_and_found_by_itself(
     assert len(granted(again)) == 2
     await end_all(ledger, again)
     assert ledger.num_decided_without >= 200
+    read = {reading.name: reading.value for reading in ledger_readings(ledger)}
+    assert read["argosy_gateway_store_up"] == 0.0
+    assert read["argosy_gateway_ledger_losses_total"] == 1.0
+    assert read["argosy_gateway_ledger_leases"] == 3.0
+    assert read["argosy_gateway_ledger_pending"] >= 2.0
+    assert set(read) <= set(METRIC_OF)
     mend()
     await eventually(lambda: not ledger.is_lost)
     assert [line for line in transitions if line in (LOST, FOUND)] == [LOST, FOUND]
