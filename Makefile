@@ -10,13 +10,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve setup test check format models clean
+.PHONY: help serve fleet setup test check format models dashboards clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.serve ## fetch the model and serve it on http://127.0.0.1:8000 (MODEL=, PORT=, ARGS=)
 	@exec $(BIN)/argosy serve $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
+
+fleet: $(VENV)/.serve ## two engines and a gateway on this machine, and requests through it (MODEL=, ARGS="--port 4000 --once")
+	@exec $(BIN)/python examples/fleet/fleet.py --model $(MODEL) $(ARGS)
 
 test: $(VENV)/.dev models ## set up what is needed and run every test
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
@@ -32,6 +35,10 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 	$(BIN)/ruff check --fix .
 
 setup: $(VENV)/.dev ## make .venv with everything for development
+
+dashboards: $(VENV)/.dev ## make the Grafana dashboard and the alert rules of the gateway again
+	$(BIN)/argosy gateway dashboard > deploy/grafana/argosy-gateway.json
+	$(BIN)/argosy gateway alert-rules > deploy/prometheus/argosy-gateway-alerts.yaml
 
 models: $(VENV)/.dev ## fetch the models the tests use (once; about 350 MB)
 	@$(BIN)/argosy models fetch smollm2-135m gemma3-270m
