@@ -52,6 +52,7 @@ class Script:
         body: instead of what a model would answer.
         cuts: offsets of the body after which a write ends and a moment passes; one_byte: after every byte.
         close_after: bytes of the body after which the connection is closed.
+        stall_after: bytes of the body after which nothing more comes.
         linger_s: after the last event, before the end of the answer.
         never_answer: takes the request and is silent.
         chunked: whether a body is sent in chunks; streams always are.
@@ -70,6 +71,7 @@ class Script:
     cuts: tuple[int, ...] = ()
     one_byte: bool = False
     close_after: int | None = None
+    stall_after: int | None = None
     linger_s: float = 0.0
     never_answer: bool = False
     chunked: bool = False
@@ -240,6 +242,9 @@ class FakeBackend:
     async def _write(self, script: Script, data: bytes, offset: int, writer: asyncio.StreamWriter, framed: bool) -> None:
         if script.close_after is not None and offset + len(data) >= script.close_after:
             data = data[: max(0, script.close_after - offset)]
+        stalls = script.stall_after is not None and offset + len(data) >= script.stall_after
+        if script.stall_after is not None and stalls:
+            data = data[: max(0, script.stall_after - offset)]
         if script.one_byte:
             edges = list(range(len(data) + 1))
         else:
@@ -252,6 +257,8 @@ class FakeBackend:
                 await asyncio.sleep(0.001 if script.cuts else 0)
         if script.close_after is not None and offset + len(data) >= script.close_after:
             raise ConnectionResetError
+        if stalls:
+            await asyncio.sleep(3600)
 
 
 def usage_of(script: Script, received: Received) -> dict[str, Any]:

@@ -97,6 +97,9 @@ class BackendCall:
         finally:
             if self._relay is not None:
                 self._relay.abort()
+                if self._result is AttemptResult.ABORTED and not self._exchange.usage.input_tokens:
+                    # The backend may have computed the prompt by the time that the client left.
+                    self._take_usage(None, lambda: 0)
             self._finish_placement(retry_after_s)
 
     async def _attempt(self) -> Failure | None:

@@ -36,7 +36,7 @@ _RETRIED = frozenset(
     }
 )
 # What the queue says that another model's queue might not.
-_QUEUE_HAS_NO_ROOM = frozenset(
+_NO_ROOM = frozenset(
     {
         Outcome.REJECTED_CAPACITY,
         Outcome.REJECTED_NO_BACKEND,
@@ -129,70 +129,68 @@ class RequestRun:
             deadline_s=exchange.deadline_s,
             client_retry_count=int(retried) if retried.isdigit() and len(retried) < 6 else 0,
         )
-        while True:
-            route = self._route
-            assert route is not None
-            failure = await self._call_pool(route, attempts)
-            if failure is None:
-                return
-            next_route = self._fallback(route, failure, attempts)
-            if next_route is None:
-                self._fail(failure, attempts)
-                return
-            self._leave_queue()
-            self._route = next_route
-            exchange.pool = next_route.pool
-            exchange.fallbacks += 1
-
-    async def _call_pool(self, route: Route, attempts: Attempts) -> Failure | None:
-        """Call backends of one pool, one after the other; None when one has answered."""
-        exchange, pipeline, stages = self.exchange, self.pipeline, self.stages
-        if self._ticket is None:
-            exchange.queued_s = pipeline.clock()
-            try:
-                self._ticket = await stages.dispatcher.enter(exchange, route)
-            except RequestDropped as error:
-                if error.outcome not in _QUEUE_HAS_NO_ROOM:
-                    raise
-                return Failure.dropped(error)
+        max_retries = pipeline.settings.retries.max_retries
         failure: Failure | None = None
         while True:
-            now_s = pipeline.clock()
-            try:
-                placement = stages.backends.pick(exchange, route, attempts.tried, now_s)
-            except RequestDropped as error:
-                return failure or Failure.dropped(error)
-            exchange.dispatched_s = exchange.dispatched_s or now_s
-            exchange.backend_id = placement.upstream.backend_id
-            attempts.begin(exchange.backend_id)
-            exchange.attempts = attempts.num_calls
-            failure = await BackendCall(self, route, placement, attempts).run()
-            if failure is None or failure.result not in _RETRIED:
-                return failure
-            wait_s = self._retry_wait_s(route, failure, attempts)
+            latest = await self._call(attempts)
+            if latest is None:
+                return
+            # That no backend may be called any more says less than why the last one that was called failed.
+            failure = latest if failure is None or latest.refusal is None else failure
+            is_retried = latest.result in _RETRIED and latest.refusal is None
+            # The last call that a request may make goes to another model, where there is one.
+            if (not is_retried or attempts.num_calls >= max_retries) and self._fall_back(failure, attempts):
+                continue
+            wait_s = self._retry_wait_s(failure, attempts) if is_retried else None
             if wait_s is None:
-                return failure
+                self._fail(failure, attempts)
+                return
             await asyncio.sleep(wait_s)
 
-    def _retry_wait_s(self, route: Route, failure: Failure, attempts: Attempts) -> float | None:
+    async def _call(self, attempts: Attempts) -> Failure | None:
+        """Call one backend of the request's pool; None when it has answered."""
+        exchange, pipeline, stages, route = self.exchange, self.pipeline, self.stages, self._route
+        assert route is not None, "a route is chosen first"
+        try:
+            if self._ticket is None:
+                exchange.queued_s = pipeline.clock()
+                self._ticket = await stages.dispatcher.enter(exchange, route)
+            now_s = pipeline.clock()
+            placement = stages.backends.pick(exchange, route, attempts.tried, now_s)
+        except RequestDropped as error:
+            if error.outcome not in _NO_ROOM:
+                raise
+            return Failure.dropped(error)
+        exchange.dispatched_s = exchange.dispatched_s or now_s
+        exchange.backend_id = placement.upstream.backend_id
+        attempts.begin(exchange.backend_id)
+        exchange.attempts = attempts.num_calls
+        return await BackendCall(self, route, placement, attempts).run()
+
+    def _retry_wait_s(self, failure: Failure, attempts: Attempts) -> float | None:
         """A backend's wish to be left alone is waited for only where no other one of the pool may be asked meanwhile."""
         now_s = self.pipeline.clock()
         asked_s = failure.retry_after_s
         if asked_s is not None:
-            if self.stages.backends.state(route.pool, now_s) == "serving":
+            if self.stages.backends.state(self.exchange.pool, now_s) == "serving":
                 asked_s = None
             elif asked_s > self.pipeline.settings.retries.max_backoff_s:
                 return None
         return attempts.retry_wait_s(now_s, retry_after_s=asked_s)
 
-    def _fallback(self, route: Route, failure: Failure, attempts: Attempts) -> Route | None:
-        if attempts.first_byte_sent:
-            return None
-        too_long = failure.context_too_long
-        route_after = self.stages.chooser.fallback(self.exchange, route, failure.result, context_too_long=too_long)
-        if route_after is None or not attempts.may_fall_back(self.pipeline.clock(), pays=not too_long):
-            return None
-        return route_after
+    def _fall_back(self, failure: Failure, attempts: Attempts) -> bool:
+        """Go on to another model; False if there is none, or it may not be called any more."""
+        exchange, route, too_long = self.exchange, self._route, failure.context_too_long
+        if route is None or attempts.first_byte_sent:
+            return False
+        following = self.stages.chooser.fallback(exchange, route, failure.result, context_too_long=too_long)
+        if following is None or not attempts.may_fall_back(self.pipeline.clock(), pays=not too_long):
+            return False
+        self._leave_queue()
+        self._route = following
+        exchange.pool = following.pool
+        exchange.fallbacks += 1
+        return True
 
     # --- the ways out ------------------------------------------------------------------------------------------------
 
