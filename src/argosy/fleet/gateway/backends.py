@@ -152,6 +152,10 @@ class BackendPools:
 
     # --- members -----------------------------------------------------------------------------------------------------
 
+    def has_pool(self, name: str) -> bool:
+        """Whether there is such a pool."""
+        return name in self._pools
+
     def set_pool(
         self, name: str, policy: RoutingPolicy, *, by_conversation: bool = False, prefix: Prefix | None = None
     ) -> None:
@@ -291,7 +295,8 @@ class BackendPools:
         assert permit is not None, "the router was told which breakers are open"
         entered = backend.bulkhead.enter(tenant)
         assert entered, "the router was told which bulkheads are full"
-        backend.refresh(now_s)
+        if permit.is_probe:
+            backend.refresh(now_s)
         return BackendPlacement(backend, pool.router, decision, permit, tenant, now_s)
 
     def state(self, pool: str, now_s: float) -> PoolState:

@@ -42,6 +42,7 @@ from argosy.fleet.gateway.watch import BackendWatch
 from argosy.fleet.policies.estimates import OutputQuantile
 from argosy.fleet.policies.retries import RetryBudget
 from argosy.fleet.policies.soft_quota import SoftQuota
+from argosy.fleet.routing_settings import RoutingSettings
 from argosy.observe.logs import log_event
 
 _LOGGER = logging.getLogger("argosy.gateway")
@@ -95,7 +96,12 @@ class GatewayService:
             on_gone=self._disconnect,
             on_change=self._on_pool_change,
         )
-        self.dispatcher = PoolDispatchers(self.pools, self._clock, *queue_settings(config.queue))
+        queue, saturation = queue_settings(
+            config.queue,
+            connections_per_backend=resilience.bulkhead.connections_per_backend,
+            has_one_tenant=config.auth.mode == "open",
+        )
+        self.dispatcher = PoolDispatchers(self.pools, self._clock, queue, saturation)
         self._prices = price_table(config)
         self.admission = Admission(
             config, self._secrets, self._prices, process_id=process_id, clock=self._clock, burst=self._burst
@@ -135,6 +141,7 @@ class GatewayService:
             server_limits(config),
         )
         self._upstreams: set[Upstream] = set()
+        self._routed: dict[str, tuple[RoutingSettings, str]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.health_port: int | None = None
 
@@ -242,10 +249,13 @@ class GatewayService:
         for name in {settings.pool for settings in self.pools.statuses(self._clock())} - wanted:
             self.pools.remove_pool(name)
         for model in models:
-            policy = model.routing.make(block_tokens=1)
-            prefix = prompt_prefix if policy.prefix_matcher is not None else None
-            self.pools.set_pool(model.name, policy, by_conversation=model.split == "conversation", prefix=prefix)
+            # Another router would know nothing of who holds which prefix; only another policy is worth that.
+            if not self.pools.has_pool(model.name) or self._routed.get(model.name) != (model.routing, model.split):
+                policy = model.routing.make(block_tokens=1)
+                prefix = prompt_prefix if policy.prefix_matcher is not None else None
+                self.pools.set_pool(model.name, policy, by_conversation=model.split == "conversation", prefix=prefix)
             self.pools.reconcile(model.name, pool_backends(model))
+        self._routed = {model.name: (model.routing, model.split) for model in models}
 
     def _stream(self) -> Random:
         """Random numbers for one part, which do not depend on what the others draw."""

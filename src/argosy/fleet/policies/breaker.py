@@ -214,8 +214,10 @@ class Breaker:
             return
         baseline_s = self._baseline.value_s
         self._baseline.observe(latency_s, now_s)
+        if baseline_s is None or latency_s < self.config.latency_floor_s:
+            return
         measured = self._window.mean_latency_s(now_s)
-        if baseline_s is None or measured is None or measured[1] < self.config.min_latency_samples:
+        if measured is None or measured[1] < self.config.min_latency_samples:
             return
         if measured[0] >= max(self.config.latency_floor_s, self.config.latency_ratio * baseline_s):
             self._open(now_s)
