@@ -22,10 +22,6 @@ def test_a_request_may_ask_for_its_keys_class_or_a_lower_one(asked, default, hig
     assert priority_for(asked, default=default, highest=highest) is got
 
 
-def test_what_is_beyond_a_soft_quota_has_what_others_leave():
-    assert priority_for("critical", default=STANDARD, highest=CRITICAL, bursting=True) is BEST_EFFORT
-
-
 def test_an_unknown_class_is_refused_with_the_nearest_known_one():
     with pytest.raises(InvalidRequest, match="did you mean 'critical'"):
         priority_for("critcal", default=STANDARD, highest=CRITICAL)

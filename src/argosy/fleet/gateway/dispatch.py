@@ -118,12 +118,7 @@ class PoolDispatchers:
         return QueuedRequest(
             exchange.exchange_id,
             caller.tenant,
-            priority_for(
-                None if asked is None else asked.decode("latin-1"),
-                default=highest,
-                highest=highest,
-                bursting=bool(exchange.tags.get("bursting")),
-            ),
+            priority_for(None if asked is None else asked.decode("latin-1"), default=highest, highest=highest),
             exchange.prompt_tokens + exchange.expected_output_tokens,
             size_bytes=len(exchange.body),
             weight=caller.weight,
@@ -143,8 +138,13 @@ class PoolDispatchers:
         return pool_room(replicas, self._saturation, undispatched_requests=num_unbooked, undispatched_tokens=unbooked_tokens)
 
 
-def queue_settings(config: config_operations.QueueSettings) -> tuple[QueueSettings, SaturationSettings]:
-    """The policies' settings from those of the configuration file. A `ttl_s` of 0 becomes a millisecond."""
+def queue_settings(
+    config: config_operations.QueueSettings, *, connections_per_backend: int | None = None, has_one_tenant: bool = False
+) -> tuple[QueueSettings, SaturationSettings]:
+    """The policies' settings from those of the configuration file. A `ttl_s` of 0 becomes a millisecond.
+
+    A backend without a limit of its own takes as many requests as there may be connections to it.
+    """
     defaults = QueueSettings()
     classes = {
         priority: ClassSettings(
@@ -165,5 +165,7 @@ def queue_settings(config: config_operations.QueueSettings) -> tuple[QueueSettin
         classes[Priority.BEST_EFFORT],
         max_requests=sum(each.max_requests for each in classes.values()),
         max_bytes=sum(each.max_bytes for each in classes.values()),
+        keeps_headroom_alone=not has_one_tenant,
     )
-    return queue, SaturationSettings(config.max_in_flight, config.queue_threshold, config.kv_threshold)
+    max_in_flight = config.max_in_flight or connections_per_backend
+    return queue, SaturationSettings(max_in_flight, config.queue_threshold, config.kv_threshold)

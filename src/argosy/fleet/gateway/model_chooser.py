@@ -113,11 +113,12 @@ class ConfiguredModels:
 
     def _request(self, exchange: Exchange) -> ModelRequest:
         caller, catalogue = exchange.caller, self.catalogue
+        headers = exchange.headers.items() if catalogue.looks_at_headers else ()
         return ModelRequest(
             exchange.model,
             prompt_tokens(exchange.document) if catalogue.looks_at_length else 0,
             caller.tier,
-            {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.headers.items()},
+            {name.decode("latin-1"): value.decode("latin-1") for name, value in headers},
             last_user_text(exchange.document) if catalogue.looks_at_text else "",
             caller.aliases,
             caller.models,

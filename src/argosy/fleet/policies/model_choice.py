@@ -33,7 +33,7 @@ class ModelRequest:
         model: as the client wrote it.
         prompt_tokens: as estimated.
         tier: of the key.
-        headers: of the request, by lower-case name.
+        headers: of the request, by lower-case name; empty if no rule looks for any.
         text: last message of the user, for keywords; "" if no rule looks for any (`ModelCatalogue.looks_at_text`).
         aliases: of the key, over those of the catalogue.
         allowed: names that the key may ask for, as it wrote them or as they are; None for all.
@@ -121,7 +121,8 @@ class ModelCatalogue:
     """Every model on offer. Holds no state: the same request gets the same answer.
 
     Attributes:
-        looks_at_text, looks_at_length: whether a rule goes by keywords, or by the length of the prompt.
+        looks_at_text, looks_at_headers, looks_at_length: whether any rule goes by keywords, by a header, or by the length of
+            the prompt.
 
     Args:
         max_fallbacks: models tried after the first, for one request.
@@ -154,6 +155,7 @@ class ModelCatalogue:
                     raise ConfigError(f"model {card.name!r} refers to {name!r}, which is no name or alias of a model")
         rules = [rule for card in cards for rule in card.rules]
         self.looks_at_text = any(rule.keywords for rule in rules)
+        self.looks_at_headers = any(rule.header is not None for rule in rules)
         self.looks_at_length = any(
             rule.min_prompt_tokens is not None or rule.max_prompt_tokens is not None for rule in rules
         )

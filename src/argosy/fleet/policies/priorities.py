@@ -29,13 +29,12 @@ class Priority(IntEnum):
 BY_LABEL = {priority.label: priority for priority in Priority}
 
 
-def priority_for(asked: str | None, *, default: Priority, highest: Priority, bursting: bool = False) -> Priority:
+def priority_for(asked: str | None, *, default: Priority, highest: Priority) -> Priority:
     """The class that a request is served in.
 
     Args:
         asked: what the request names, as `Priority.label`; None if it names none.
         default, highest: of its key. A request that asks for more than its key may is served at `highest`.
-        bursting: whether it is beyond its tenant's soft quota. It then has only what others leave, as best effort.
 
     Raises:
         InvalidRequest: there is no such class.
@@ -48,7 +47,7 @@ def priority_for(asked: str | None, *, default: Priority, highest: Priority, bur
         close = difflib.get_close_matches(asked, BY_LABEL, n=1)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise InvalidRequest(f"priority {asked[:40]!r} is unknown{hint}: use one of {', '.join(BY_LABEL)}", param="priority")
-    return Priority.BEST_EFFORT if bursting else min(wanted, highest)
+    return min(wanted, highest)
 
 
 @dataclass(frozen=True, slots=True)
