@@ -72,7 +72,7 @@ class MetricsScraper:
         reads = True
         while True:
             began_s = self._clock()
-            report, reason = await self._read_once(target, began_s, last_s)
+            report, reason, offered = await self._read_once(target, began_s, last_s)
             if report is not None:
                 last_s = began_s
                 self._on_report(target.backend_id, report, began_s)
@@ -85,19 +85,24 @@ class MetricsScraper:
                 log_event(
                     _LOGGER, level, "backend metrics", backend=target.backend_id, readable=reads, reason=reason or None
                 )
-            wait_s = self._interval_s if last_s is not None or reads else max(self._interval_s, _ABSENT_RETRY_S)
+            wait_s = self._interval_s if offered or last_s is not None else max(self._interval_s, _ABSENT_RETRY_S)
             await asyncio.sleep(max(0.0, began_s + wait_s - self._clock()))
 
-    async def _read_once(self, target: ScrapeTarget, now_s: float, last_s: float | None) -> tuple[EngineReport | None, str]:
-        """The report, or None and why there is none. Never waits beyond the moment at which the last report is stale."""
+    async def _read_once(
+        self, target: ScrapeTarget, now_s: float, last_s: float | None
+    ) -> tuple[EngineReport | None, str, bool]:
+        """The report, or None and why there is none; and whether the backend may offer one.
+
+        Never waits beyond the moment at which the last report is stale.
+        """
         timeout_s = max(1.0, self._interval_s)
         if last_s is not None:
             timeout_s = max(0.01, min(timeout_s, last_s + self.stale_after_s - now_s))
         try:
             answer = await target.client.fetch(target.path, timeout_s=timeout_s)
         except ProbeFailed as error:
-            return None, str(error)
+            return None, str(error), True
         if answer.status != 200:
-            return None, f"status {answer.status}"
+            return None, f"status {answer.status}", answer.status >= 500
         report = parse_engine_metrics(answer.body)
-        return (report, "") if report.says_load else (None, "no metric of a known engine")
+        return (report, "", True) if report.says_load else (None, "no metric of a known engine", False)

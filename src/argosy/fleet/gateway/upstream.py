@@ -7,6 +7,7 @@ connection is in use the caller learns so at once and may go elsewhere.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections import deque
 from contextlib import suppress
@@ -320,7 +321,8 @@ class UpstreamPool:
             raise UpstreamError(AttemptResult.CONNECT_ERROR, message) from None
         except OSError as error:
             connection.abort()
-            reason = error.strerror or type(error).__name__
+            # `strerror` of asyncio holds the address, which is nobody's business.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else type(error).__name__
             raise UpstreamError(AttemptResult.CONNECT_ERROR, f"no connection to the backend: {reason}") from None
         except BaseException:
             connection.abort()
