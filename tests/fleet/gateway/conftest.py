@@ -53,6 +53,7 @@ class Script:
         cuts: offsets of the body after which a write ends and a moment passes; one_byte: after every byte.
         close_after: bytes of the body after which the connection is closed.
         stall_after: bytes of the body after which nothing more comes.
+        cut_at_once: the connection is closed before any byte of an answer.
         linger_s: after the last event, before the end of the answer.
         never_answer: takes the request and is silent.
         chunked: whether a body is sent in chunks; streams always are.
@@ -72,6 +73,7 @@ class Script:
     one_byte: bool = False
     close_after: int | None = None
     stall_after: int | None = None
+    cut_at_once: bool = False
     linger_s: float = 0.0
     never_answer: bool = False
     chunked: bool = False
@@ -203,6 +205,8 @@ class FakeBackend:
         if script.never_answer:
             await asyncio.sleep(3600)
         await asyncio.sleep(script.head_delay_s)
+        if script.cut_at_once:
+            raise ConnectionResetError
         streams = script.body is None and script.status == 200 and bool(received.document.get("stream"))
         kind = "text/event-stream" if streams else "application/json"
         body = b"" if streams else script.body if script.body is not None else answer_body(script, received)

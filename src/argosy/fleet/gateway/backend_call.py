@@ -143,7 +143,7 @@ class BackendCall:
     async def _stream(self, relay: Relay) -> None:
         run, exchange = self._run, self._exchange
         observer = SseObserver(strip_usage=adds_usage(exchange), max_event_bytes=self._settings.max_event_bytes)
-        self._attempts.first_byte_sent = True
+        self._attempts.first_byte_sent = run.is_event_stream = True
         exchange.status = 200
         headers = client_headers(relay.headers, exchange.response_headers, exchange.request_id)
         try:

@@ -96,7 +96,7 @@ class Relay:
         its last bytes held back for `let_go`.
 
         Raises:
-            UpstreamError: the backend failed within its answer; what it sent has been passed on.
+            UpstreamError: the backend failed within its answer; what it sent of whole events has been passed on.
         """
         self.observer = observer
         writer, connection = self._writer, self._connection
@@ -111,12 +111,8 @@ class Relay:
                 connection.pause()
             else:
                 connection.resume()
-        try:
-            while self._passes_on and not self._ended:
-                await self._wait()
-        except UpstreamError:
-            writer.write(observer.flush())
-            raise
+        while self._passes_on and not self._ended:
+            await self._wait()
 
     async def let_go(self) -> None:
         """Send what was held back, and what the backend may send after its last event."""

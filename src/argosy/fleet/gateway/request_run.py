@@ -47,7 +47,11 @@ _NO_ROOM = frozenset(
 
 
 class RequestRun:
-    """The state of one request. Its task is cancelled when the client leaves, in whatever it waits for."""
+    """The state of one request. Its task is cancelled when the client leaves, in whatever it waits for.
+
+    Attributes:
+        is_event_stream: an answer has begun into which events may be written.
+    """
 
     def __init__(self, pipeline: Pipeline, exchange: Exchange, request: HttpRequest, writer: ResponseWriter) -> None:
         self.pipeline = pipeline
@@ -55,6 +59,7 @@ class RequestRun:
         self.exchange = exchange
         self.writer = writer
         self._request = request
+        self.is_event_stream = False
         self._route: Route | None = None
         self._lease: Lease | None = None
         self._ticket: Ticket | None = None
@@ -257,8 +262,8 @@ class RequestRun:
             return
         if writer.started:
             # The status has gone out as 200; what went wrong stands in the stream, and the cut says that it is not whole.
-            exchange.status = exchange.status or 200
-            writer.write(error_event(error))
+            if self.is_event_stream:
+                writer.write(error_event(error))
             writer.break_off()
             return
         exchange.status, headers, body = error_reply(error)

@@ -23,8 +23,8 @@ _BYTES_PER_TOKEN = 4
 class SseObserver:
     """One stream. `feed` what comes, send on what it returns, `flush` at the end.
 
-    With `strip_usage`, the chunk that holds nothing but usage is taken out, and an event is passed on when it is complete;
-    without, every byte is passed on at once and unchanged.
+    Events are passed on whole, byte for byte: a client has no use for a part of one, and if the backend fails within it, an
+    error can follow in its place. With `strip_usage`, the chunk that holds nothing but usage is taken out.
 
     Attributes:
         is_done: the event that ends the stream has been seen.
@@ -69,9 +69,9 @@ class SseObserver:
         self.finish_reason = ""
 
     def feed(self, data: bytes) -> bytes:
-        """Take in what was read; return what is to be sent on, in order, possibly nothing."""
-        kept: list[bytes] | None = [] if self._strip_usage else None
-        if self._lf_may_follow and data and kept is not None:
+        """Take in what was read; return what is to be sent on: the events that are complete, in order, possibly none."""
+        kept: list[bytes] = []
+        if self._lf_may_follow and data:
             # The last event ended with a CR: an LF is the rest of that line end, and shares the event's fate.
             if data[:1] == b"\n":
                 data = data[1:]
@@ -79,37 +79,31 @@ class SseObserver:
                     kept.append(b"\n")
             self._lf_may_follow = False
         pending = self._pending + data if self._pending else data
-        begin = 0
+        begin = kept_from = 0
         for blank in _BLANK_LINE.finditer(pending, max(0, self._scanned - 3)):
             end = blank.end()
-            if self._oversize:
-                self._oversize = False
-                keep = True
-            else:
-                keep = self._observe(pending[begin : blank.start()])
-            if kept is not None:
-                if keep:
-                    kept.append(pending[begin:end])
-                self._last_was_kept = keep
-                self._lf_may_follow = end == len(pending) and pending[-1:] == b"\r"
+            keep = self._oversize or self._observe(pending[begin : blank.start()])
+            if not keep:
+                kept.append(pending[kept_from:begin])
+                kept_from = end
+            self._oversize = False
+            self._last_was_kept = keep
+            self._lf_may_follow = end == len(pending) and pending[-1:] == b"\r"
             begin = end
-        rest = pending[begin:] if begin else pending
-        if len(rest) > self._max_event_bytes or self._oversize:
+        rest = pending[begin:]
+        if len(rest) > self._max_event_bytes or (self._oversize and rest):
             self._oversize = True
-            if kept is not None:
-                kept.append(rest[:-3])
-            rest = rest[-3:]
+            begin, rest = len(pending) - 3, rest[-3:]  # a blank line may have begun
+        kept.append(pending[kept_from:begin])
         self._pending = rest
         self._scanned = len(rest)
-        return data if kept is None else b"".join(kept)
+        return kept[0] if len(kept) == 1 else b"".join(kept)
 
     def flush(self) -> bytes:
         """The stream is over; return what is still held. A last event without its blank line counts."""
         rest, self._pending, self._scanned = self._pending, b"", 0
-        if not rest:
-            return b""
-        keep = self._oversize or self._observe(rest)
-        return rest if keep and self._strip_usage else b""
+        keep = not rest or self._oversize or self._observe(rest)
+        return rest if keep else b""
 
     def counted_tokens(self) -> int:
         """Output tokens by count, for a backend that does not report usage.
