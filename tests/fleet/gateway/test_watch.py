@@ -285,6 +285,16 @@ async def test_a_page_that_is_no_engines_is_no_load(start_bench, engine, wait_un
     assert engine.count("/metrics") == 1, "who offers no metrics is not asked every time"
 
 
+async def test_metrics_are_read_as_soon_as_the_backend_is_there(start_bench, engine, wait_until):
+    engine.answers["/metrics"] = (200, b"vllm:num_requests_running 4\n")
+    await engine.stop()
+    bench = await start_bench()
+    bench.add(engine, "vllm")
+    await wait_until(lambda: bench.phase() is HealthPhase.DOWN)
+    await engine.start()
+    await wait_until(lambda: bench.pools.replicas("m")[0].num_requests == 4)
+
+
 async def test_a_hung_backend_delays_no_probe_of_another(start_bench, engine, wait_until):
     hung = Engine()
     hung.answers |= {"/health": None, "/metrics": None}
@@ -339,8 +349,9 @@ async def test_answers_are_bounded_in_time_and_size(engine):
     await asyncio.gather(*silent, return_exceptions=True)
     assert (await client.fetch("/big", timeout_s=5.0)).status == 200
     await engine.stop()
-    with pytest.raises(ProbeFailed):
+    with pytest.raises(ProbeFailed) as failed:
         await client.fetch("/big", timeout_s=5.0)
+    assert str(engine.port) not in str(failed.value)
     await client.close()
 
 
