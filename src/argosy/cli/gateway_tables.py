@@ -37,9 +37,8 @@ def show_config(config: GatewayConfig) -> None:
     for column in ("MODEL", "ROUTING", "BACKEND", "KIND", "URL", "WEIGHT"):
         models.add_column(column, justify="right" if column == "WEIGHT" else "left", overflow="fold")
     for model in config.models:
-        names = "\n".join(
-            (model.name, *(f"  = {alias}" for alias in model.aliases), *(f"  > {name}" for name in model.fallbacks))
-        )
+        more = [f"  alias {alias}" for alias in model.aliases] + [f"  fallback {name}" for name in model.fallbacks]
+        names = "\n".join((model.name, *more))
         for number, backend in enumerate(model.backends):
             first = (printable(names), model.routing.policy) if number == 0 else ("", "")
             models.add_row(*first, printable(backend.name), backend.kind, printable(backend.url), f"{backend.weight:g}")
