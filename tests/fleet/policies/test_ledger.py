@@ -112,6 +112,9 @@ def test_without_a_budget_nothing_is_refused_for_money_and_a_free_model_never():
     team = ((TEAM, Limits(max_budget_usd=0.0)),)
     assert ledger.acquire(team, cost(0.01), now_s=0.0).outcome is Outcome.REJECTED_BUDGET
     assert isinstance(ledger.acquire(team, cost(0.0), now_s=0.0), Lease)
+    overspent = only(Limits(max_budget_usd=1.0))
+    ledger.settle(ledger.acquire(overspent, cost(0.9), now_s=0.0), cost(1.5), now_s=0.0)
+    assert isinstance(ledger.acquire(overspent, cost(0.0), now_s=0.0), Lease)
 
 
 def test_budgets_begin_anew_with_the_period_and_spending_counts_where_it_is_settled():

@@ -46,6 +46,15 @@ def test_what_is_taken_back_leaves_its_slot_and_nothing_of_a_slot_that_is_forgot
     window.check_invariants()
 
 
+def test_slots_are_forgotten_one_by_one():
+    window = SlidingWindow()
+    for now_s in range(5):
+        window.add(10**now_s, now_s + 0.5)
+    assert [window.used(now_s) for now_s in (60.9, 61.0, 61.9, 62.0, 63.0, 64.0, 65.0)] == [
+        11111, 11110, 11110, 11100, 11000, 10000, 0,
+    ]  # fmt: skip
+
+
 def test_a_clock_that_is_set_back_frees_nothing():
     window = SlidingWindow()
     window.add(5, 100.0)

@@ -5,8 +5,9 @@ from random import Random
 
 import pytest
 
-from argosy.errors import ConfigError
+from argosy.errors import ConfigError, StoreUnavailable
 from argosy.fleet.gateway.redis_channel import RedisChannel
+from argosy.fleet.gateway.redis_scripts import HEARTBEAT
 from argosy.fleet.policies.ledger import Denial, Lease, Ledger
 from argosy.fleet.policies.limits import Demand, Limits, Scope
 from argosy.fleet.policies.outcomes import Outcome
@@ -267,6 +268,37 @@ async def test_a_server_that_forgets_scripts_or_refuses_their_digests_is_sent_th
         answers = await asyncio.gather(*(ledger.acquire(SCOPES, Demand(1, 1), now_s=0.0) for _ in range(50)))
     assert transitions == ["redis refuses EVALSHA, scripts are sent whole"]
     assert (await ledger.usage(KEY)).parallel == 10
+
+
+async def test_free_models_pass_a_budget_that_is_overspent(server, make_ledger):
+    ledger, scopes = make_ledger(server.url), only(Limits(max_budget_usd=1.0))
+    await ledger.settle(await ledger.acquire(scopes, Demand(1, 0, 0.9), now_s=0.0), Demand(1, 0, 1.5))
+    lease = await ledger.acquire(scopes, Demand(1), now_s=0.0)
+    assert isinstance(lease, Lease)
+    await ledger.release(lease)
+
+
+async def test_what_waits_behind_a_silent_server_fails_with_the_first(own_server, monkeypatch):
+    channel = RedisChannel(own_server.url, timeout_s=0.3, max_batch=1, max_exchanges=1)
+    exchange, sent = channel._exchange, []
+    monkeypatch.setattr(channel, "_exchange", lambda batch: sent.append(batch) or exchange(batch))
+    own_server.freeze()
+    call = (HEARTBEAT, ("{x}:owners", "{x}:leases:a"), ("", 60.0, "a", 30.0, "{x}:leases:"))
+    errors = await asyncio.gather(*(channel.run(*call) for _ in range(50)), return_exceptions=True)
+    assert len(sent) == 1
+    assert {type(error) for error in errors} == {StoreUnavailable}
+    own_server.thaw()
+    assert (await channel.run(*call))[0] == 1
+    await channel.aclose()
+
+
+async def test_errors_of_the_store_tell_no_password(own_server):
+    own_server.stop()
+    channel = RedisChannel(own_server.url.replace("//", "//:s3cret@"), timeout_s=1.0)
+    with pytest.raises(StoreUnavailable) as caught:
+        await channel.run(HEARTBEAT, ("{x}:owners", "{x}:leases:a"), ("", 60.0, "a", 30.0, "{x}:leases:"))
+    assert "s3cret" not in str(caught.value)
+    await channel.aclose()
 
 
 def test_a_url_that_is_none_is_a_mistake_of_the_configuration():
