@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from argosy.errors import ArgosyError, ConfigError, InvalidRequest, PayloadTooLarge, StoreUnavailable, Unauthorized
-from argosy.fleet.gateway.key_hash import KeyHasher
+from argosy.fleet.gateway.key_hash import KeyHasher, redacted
 from argosy.fleet.gateway.store_calls import StoreCalls
 from argosy.fleet.gateway.tenancy_groups import GroupRecords
 from argosy.fleet.gateway.tenancy_keys import KeyRecords
@@ -158,6 +158,7 @@ def _endpoint(admin: Admin, route: AdminRoute) -> Callable[[Request], Awaitable[
             _authorise(admin, route, presented_key(request.headers))
             response = await route.handler(admin, request)
         except ArgosyError as error:
+            error.message, error.param = redacted(error.message), None if error.param is None else redacted(error.param)
             response = error_response(error)
         except Exception:
             request_id = f"req-{secrets.token_hex(8)}"
@@ -183,4 +184,4 @@ def _is_master(admin: Admin, key: str) -> bool:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return http_exception_response(error, request.method, request.url.path)
+    return http_exception_response(error, request.method, redacted(request.url.path))

@@ -64,10 +64,11 @@ async def key_info(admin: Admin, request: Request) -> Response:
         raise InvalidRequest("key takes the id of a key, not the key: addresses end up in logs", param="key")
     if own is not None and asked is not None:
         raise InvalidRequest("a key may ask for itself only; leave the parameter key out", param="key")
-    name = asked if own is None else own
-    if name is None:
+    if own is not None:
+        return json_of({"info": view(KEY, await admin.read(lambda: admin.keys.own_info(own)))})
+    if asked is None:
         raise InvalidRequest("key is required: the id of the key", param="key")
-    return json_of({"info": view(KEY, await admin.read(lambda: admin.keys.info(name)))})
+    return json_of({"info": view(KEY, await admin.read(lambda: admin.keys.info(asked)))})
 
 
 async def key_list(admin: Admin, request: Request) -> Response:

@@ -22,6 +22,7 @@ MIN_KEY_CHARACTERS = 32
 MAX_KEY_CHARACTERS = 256
 SECRET_BYTES = 32
 _KEY = re.compile(r"sk-[A-Za-z0-9_-]+", re.ASCII)
+_KEY_IN_TEXT = re.compile(r"sk-[^\s\"',;:]{6,}")
 
 
 def new_key() -> str:
@@ -47,6 +48,11 @@ def check_key(key: str) -> str:
 def last_four(key: str) -> str:
     """The characters of a key by which people recognise it."""
     return key[-4:] if len(key) >= MIN_KEY_CHARACTERS else ""
+
+
+def redacted(text: str) -> str:
+    """`text` without what looks like a key: a caller's mistake may have put one anywhere."""
+    return _KEY_IN_TEXT.sub("sk-…", text)
 
 
 @dataclass(frozen=True, slots=True)

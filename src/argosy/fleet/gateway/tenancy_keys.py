@@ -10,11 +10,12 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from argosy.errors import InvalidRequest, UnknownRecord
+from argosy.errors import InvalidRequest, Unauthorized, UnknownRecord
 from argosy.fleet.gateway import store_schema as schema
 from argosy.fleet.gateway import tenancy_records as records
 from argosy.fleet.gateway.key_hash import KEY_PREFIX, KeyHasher, check_key, last_four, new_key
 from argosy.fleet.gateway.store import Store
+from argosy.fleet.gateway.tenancy import find_identity
 from argosy.fleet.gateway.tenancy_changes import note_change
 from argosy.fleet.gateway.tenancy_records import KEY, ORG, TEAM, Page
 from argosy.fleet.policies.limits import NANO_USD_PER_USD
@@ -120,6 +121,15 @@ class KeyRecords:
             return with_spend(connection, [row])[0] | {"old_secrets_until_s": self._graces(connection, row["id"])}
 
         return self._store.read(work)
+
+    def own_info(self, key: str) -> Mapping[str, Any]:
+        """As `info`, for who presents the key. Raises `Unauthorized` if it may not be used."""
+        now_s = self._wall_clock()
+        described = self._hasher.describe(key)
+        identity = self._store.read(lambda connection: find_identity(connection, self._hasher, key, now_s))
+        if identity is None:
+            raise Unauthorized(f"the API key {described} is not known; check it, or ask for one")
+        return self.info(identity.check(described, now_s).key_id)
 
     def page(self, page: int = 1, size: int = 100, **where: Any) -> Page:
         """One page of keys with their spend; `where` bounds it by team_id, org_id, user_id or alias."""
