@@ -602,13 +602,29 @@ class RawClient:
         await self.reader.readexactly(2)
         return data
 
+    async def until_cut(self) -> bytes:
+        """What comes of a chunked body until the connection is closed within it."""
+        received = b""
+        while not self.reader.at_eof():
+            try:
+                chunk = await self.chunk()
+            except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+                return received
+            assert chunk, "the body came to its proper end"
+            received += chunk
+        return received
+
+    async def answer_body(self) -> bytes:
+        """What is left of a chunked body."""
+        chunks = []
+        while chunk := await self.chunk():
+            chunks.append(chunk)
+        return b"".join(chunks)
+
     async def answer(self) -> Answer:
         status, headers = await self.head()
         if headers.get("transfer-encoding") == "chunked":
-            chunks = []
-            while chunk := await self.chunk():
-                chunks.append(chunk)
-            body = b"".join(chunks)
+            body = await self.answer_body()
         elif "content-length" in headers:
             body = await self.reader.readexactly(int(headers["content-length"]))
         else:
