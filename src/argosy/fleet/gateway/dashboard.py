@@ -203,8 +203,8 @@ def dashboard() -> dict[str, Any]:
             place = {"h": _HEIGHT, "w": _WIDTH, "x": column * _WIDTH, "y": top + 1 + line * _HEIGHT}
             panels.append(_graph(panel, place))
         top += 1 + _HEIGHT * ((len(row) + 2) // 3)
-    for number, panel in enumerate(panels, start=1):
-        panel["id"] = number
+    for number, made in enumerate(panels, start=1):
+        made["id"] = number
     return {
         "title": "Argosy gateway",
         "uid": "argosy-gateway",
