@@ -18,6 +18,7 @@ from argosy.fleet.gateway.local_ledger import LocalLedger
 from argosy.fleet.gateway.prices import PriceTable
 from argosy.fleet.gateway.service_parts import NoUsage
 from argosy.fleet.gateway.stages import AdmissionLedger, Authenticator, UsageSink
+from argosy.fleet.policies.ledger import Ledger
 
 if TYPE_CHECKING:
     from argosy.fleet.gateway.asgi_mount import AsgiApp
@@ -56,7 +57,8 @@ class Admission:
         self._file_keys = FileKeys(config, secrets, self._hasher)
         self._master_key = secrets[config.auth.master_key_env] if config.auth.master_key_env else ""
         self._restoring: set[asyncio.Task[None]] = set()
-        self._local = LocalLedger(owner=process_id, burst=burst)
+        ledger = Ledger(unix_offset_s=time.time() - clock())  # budget periods are those of the database
+        self._local = LocalLedger(ledger, owner=process_id, burst=burst)
         self.shared = None if config.redis is None else _shared_ledger(config.redis, secrets, owner=process_id, burst=burst)
         self.ledger: AdmissionLedger = self.shared or self._local
         self.store = None if config.store is None else self._open_store(config, secrets, prices)
