@@ -53,7 +53,8 @@ class RedisLedger:
 
     Attributes:
         live: leases granted and not ended.
-        unended: leases that the server may hold though nobody here does, and what they took: to be ended by `end_unended`.
+        unended: leases that the server may hold though nobody here does, and what they took, None if nobody ever had them:
+            to be ended by `end_unended`.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class RedisLedger:
         self._ids = itertools.count(1)
         self._server_ahead_s: float | None = None
         self.live: dict[int, Lease] = {}
-        self.unended: dict[int, Demand] = {}
+        self.unended: dict[int, Demand | None] = {}
         self._spending: OrderedDict[Scope, int] = OrderedDict()  # nano-dollars, as the server said last
 
     async def acquire(self, scopes: Scopes, demand: Demand, *, now_s: float) -> Lease | Denial:
@@ -98,7 +99,7 @@ class RedisLedger:
         try:
             reply = await self._acquire(lease_id, limited, demand, "check")
         except BaseException:
-            self.unended[lease_id] = Demand()
+            self.unended[lease_id] = None
             raise
         if reply[0] == 0:
             return self._denial(limited, demand, reply)
@@ -137,15 +138,19 @@ class RedisLedger:
             raise
         return lease_id
 
-    async def end(self, lease_id: int, actual: Demand) -> None:
+    async def end(self, lease_id: int, actual: Demand | None) -> None:
         """End a lease on the server. Ending it twice does nothing.
+
+        Args:
+            actual: what it took; None takes back also that there was a request.
 
         Raises:
             StoreUnavailable: it may have ended or not; it stays in `unended`.
         """
         self.unended[lease_id] = actual
-        cost = nano_usd(actual.cost_usd_estimate)
-        arguments = (*self._time(), lease_id, actual.total_tokens, cost)
+        took = Demand() if actual is None else actual
+        cost = nano_usd(took.cost_usd_estimate)
+        arguments = (*self._time(), lease_id, took.total_tokens, cost, int(actual is None))
         await self._run(END, (self._owners_key, self._leases_key), arguments)
         self.unended.pop(lease_id, None)
 

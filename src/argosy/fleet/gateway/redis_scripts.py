@@ -117,8 +117,8 @@ local function save(key, scope)
   end
 end
 
--- A lease is {tokens, cost, {key, token slot or -1, whether a budget is reserved}, ...}.
-local function end_lease(lease, tokens, cost)
+-- A lease is {tokens, cost, {key, slot of its tokens or -1, whether a budget is reserved, slot of its request or -1}, ...}.
+local function end_lease(lease, tokens, cost, undo)
   for i = 3, #lease do
     local key, slot, has_budget = lease[i][1], lease[i][2], lease[i][3]
     local scope = load(key)
@@ -128,6 +128,7 @@ local function end_lease(lease, tokens, cost)
       if tokens < lease[1] then take_back(scope.tpm, lease[1] - tokens, slot) end
       if tokens > lease[1] then add(scope.tpm, tokens - lease[1]) end
     end
+    if undo and lease[i][4] >= 0 then take_back(scope.rpm, 1, lease[i][4]) end
     if has_budget == 1 then
       enter_period(scope, scope.period_s)
       scope.held = scope.held - lease[2]
@@ -175,13 +176,13 @@ if mode == 'check' and not is_held and #refused > 2 then return answer(refused) 
 
 local lease, reply = {tokens, cost}, {1, now_us}
 for i, scope in ipairs(scopes) do
-  local limits, slot, has_budget = scope.limits, -1, 0
+  local limits, slot, has_budget, request_slot = scope.limits, -1, 0, -1
   scope.limits = nil
   if not is_held then
     scope.n = scope.n + 1
     scope.kv = scope.kv + tokens
     if mode == 'check' and limits[1] >= 0 then
-      add(scope.rpm, 1)
+      request_slot = add(scope.rpm, 1)
       scope.num_requests = scope.num_requests + 1
     end
     if mode == 'check' and limits[2] >= 0 then
@@ -192,7 +193,7 @@ for i, scope in ipairs(scopes) do
       scope.held = scope.held + cost
       has_budget = 1
     end
-    lease[#lease + 1] = {KEYS[i + 2], slot, has_budget}
+    lease[#lease + 1] = {KEYS[i + 2], slot, has_budget, request_slot}
   end
   for _, value in ipairs({scope.num_requests, reset_us(scope.rpm), scope.num_tokens, reset_us(scope.tpm), scope.spent}) do
     reply[#reply + 1] = value
@@ -210,7 +211,7 @@ _END = """
 local leases_key, lease_id = KEYS[2], ARGV[3]
 local raw = redis.call('HGET', leases_key, lease_id)
 if not raw then return answer({0, now_us}) end
-end_lease(cmsgpack.unpack(raw), tonumber(ARGV[4]), tonumber(ARGV[5]))
+end_lease(cmsgpack.unpack(raw), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 1)
 redis.call('HDEL', leases_key, lease_id)
 return answer({1, now_us})
 """
@@ -277,8 +278,8 @@ Answers 1 and five values per scope; or 0 and (scope, dimension, used, wait in u
 after the deadline. A lease that is held already is granted again and changes nothing."""
 
 END = Script("end", _END)
-"""KEYS: owners, leases of the owner. ARGV: time, window, lease, tokens and nano-dollars it took. Answers 1, or 0 if it had
-ended."""
+"""KEYS: owners, leases of the owner. ARGV: time, window, lease, tokens and nano-dollars it took, 1 if it was never given to
+anybody: then it does not count as a request either. Answers 1, or 0 if it had ended."""
 
 HEARTBEAT = Script("heartbeat", _HEARTBEAT)
 """KEYS: owners, leases of the owner. ARGV: time, window, owner, TTL, what keys of leases begin with. Ends up to 100 leases

@@ -178,7 +178,7 @@ async def test_hundreds_of_leases_of_a_dead_process_end(server, make_ledger):
 
 
 async def test_a_call_that_is_cancelled_leaves_nothing_behind(server, make_ledger):
-    ledger, scopes = make_ledger(server.url), only(Limits(max_parallel=5))
+    ledger, scopes = make_ledger(server.url), only(Limits(max_parallel=5, rpm=10))
     await ledger.heartbeat()
     for turns in range(6):
         call = asyncio.create_task(ledger.acquire(scopes, Demand(1), now_s=0.0))
@@ -189,7 +189,8 @@ async def test_a_call_that_is_cancelled_leaves_nothing_behind(server, make_ledge
         assert call.cancelled()
     await asyncio.sleep(0.2)
     await ledger.end_unended()
-    assert (await ledger.usage(KEY)).parallel == 0
+    usage = await ledger.usage(KEY)
+    assert (usage.parallel, usage.requests) == (0, 0)
     assert not ledger.unended
 
 
