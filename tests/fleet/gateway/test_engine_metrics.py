@@ -87,6 +87,8 @@ def test_labels_may_contain_anything():
     report = parse_engine_metrics(lora)
     assert report.adapters == {'q"u', "\\o"}
     assert report.max_adapters is None
+    lines = VLLM.splitlines(keepends=True)
+    assert parse_engine_metrics(b"".join(reversed(lines))) == parse_engine_metrics(VLLM), "the latest of them counts"
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-1", b"abc", b"1e999"])
