@@ -174,7 +174,7 @@ class RedisLedger:
             arguments = (*self._time(), self.owner, self.lease_ttl_s, f"{self._prefix}:leases:")
             reply = await self._run(HEARTBEAT, (self._owners_key, self._leases_key), arguments)
             num_reaped += reply[3]
-            if reply[4] == 0 or reply[3] == 0:
+            if reply[4] == 0:
                 break
         if reply[2] < len(self.live):
             for lease_id, lease in tuple(self.live.items()):

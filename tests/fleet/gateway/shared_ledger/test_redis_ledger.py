@@ -172,7 +172,10 @@ async def test_hundreds_of_leases_of_a_dead_process_end(server, make_ledger):
     limits = only(Limits(max_parallel=1000))
     await asyncio.gather(*(dead.acquire(limits, Demand(1), now_s=0.0) for _ in range(350)))
     now[0] += 31.0
+    idle = make_ledger(server.url, "idle", server_clock=lambda: now[0] - 100.0)
+    await idle.heartbeat()
     assert await other.heartbeat() == 350
+    assert server.command("ZCARD", "{argosy}:owners") == b":1\r\n"
     assert (await other.usage(KEY)).parallel == 0
     dead.live.clear()
 
