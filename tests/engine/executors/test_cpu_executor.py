@@ -161,6 +161,19 @@ def test_long_contexts_are_split_over_threads(kernel_driver, kernel_model, quant
     assert_close_to(logits_of(track)[-200:], full_logits(reference, track.tokens[: track.computed])[-200:])
 
 
+def test_a_scored_sequence_has_the_logits_of_a_served_one(kernel_driver):
+    tokens = [(7 * i + i // 11) % 97 for i in range(301)]
+    served, idle = (kernel_driver(block_size=16, num_blocks=20, max_num_batched_tokens=128) for _ in range(2))
+    track = served.add(tokens)
+    while track.computed < len(tokens) - 1:
+        served.step([(track, min(50, len(tokens) - 1 - track.computed))])
+    assert torch.equal(idle.executor.score(tokens)[:300], logits_of(track))
+    with pytest.raises(ConfigError, match="1 are live"):
+        served.executor.score(tokens)
+    with pytest.raises(ConfigError, match="take 21 KV blocks, and the pool has 20"):
+        idle.executor.score(tokens + tokens[:20])
+
+
 def test_prompt_logprobs_are_the_same_for_every_chunking(kernel_driver):
     prompt = list(range(90))
     params = SamplingParams(temperature=0.0, prompt_logprobs=2, logprobs=1)

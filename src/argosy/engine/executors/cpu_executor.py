@@ -14,7 +14,7 @@ from argosy.engine.executors.cpu_attention import AttentionPlanner, LayerPool
 from argosy.engine.executors.cpu_buffers import HeaderField, IntArray, StepBuffers
 from argosy.engine.executors.cpu_drawing import Drawing
 from argosy.engine.executors.cpu_program import ProgramBuilder
-from argosy.engine.executors.cpu_step import StepInputs
+from argosy.engine.executors.cpu_step import StepInputs, StepShape
 from argosy.engine.executors.cpu_weights import ModelWeights
 from argosy.engine.executors.kv_pool import KVPool
 from argosy.engine.executors.sampler import Greatest
@@ -152,6 +152,29 @@ class CpuExecutor:
             results = tuple(self._run(plan.sequences)) if plan.sequences else ()
         return StepResult(plan.step, results, time.perf_counter() - started_s)
 
+    def score(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Logits after each token of a whole sequence, f32[tokens, vocab]: a measurement, on an executor that does nothing else.
+
+        Overwrites the first blocks of the pool.
+
+        Raises:
+            ConfigError: sequences are live, or the pool has too few blocks for this one.
+        """
+        if self._states:
+            raise ConfigError(f"a sequence can be scored by an idle executor only, and {len(self._states)} are live")
+        num_blocks = -(-len(token_ids) // self._block_size)
+        if num_blocks > self.num_blocks:
+            raise ConfigError(f"{len(token_ids)} tokens take {num_blocks} KV blocks, and the pool has {self.num_blocks}")
+        table = tuple(range(num_blocks))
+        logits = torch.empty(len(token_ids), self.vocab_size)
+        for first in range(0, len(token_ids), self._buffers.max_tokens):
+            part = tuple(token_ids[first : first + self._buffers.max_tokens])
+            self._forward([ScheduledSequence(-1, part, first, table, False, 0, "", -1)])
+            for row in range(0, len(part), SCORED_ROWS_AT_ONCE):
+                rows = np.arange(row, min(row + SCORED_ROWS_AT_ONCE, len(part)))
+                logits[first + row : first + row + len(rows)] = self._logits_of(rows).values
+        return logits
+
     def close(self) -> None:
         """End the threads and free the pool, the buffers, the weights' reference and all sampling state."""
         self._team.close()
@@ -162,12 +185,16 @@ class CpuExecutor:
         states = [self._states[s.sequence_id] for s in entries]
         for state, entry in zip(states, entries, strict=True):
             state.learn(entry)
+        shape = self._forward(entries)
+        return collect_results(ComputedStep(entries, states, shape.first_rows, shape.ends, self._logits_of))
+
+    def _forward(self, entries: Sequence[ScheduledSequence]) -> StepShape:
         shape = self._inputs.fill(entries)
         sizes = self._attention.plan(shape.starts, shape.counts, shape.first_rows)
         sizes[TOKENS] = shape.num_tokens
         self._program.forward.resize(sizes)
         self._team.run(self._program.forward.tape)
-        return collect_results(ComputedStep(entries, states, shape.first_rows, shape.ends, self._logits_of))
+        return shape
 
     def _logits_of(self, rows: IntArray) -> Logits:
         b, count = self._buffers, len(rows)
@@ -183,9 +210,5 @@ class CpuExecutor:
 
     def _warm_up(self) -> None:
         """One step of one token, so that nothing is left to compile; writes only to slots that no sequence has yet."""
-        token = ScheduledSequence(-1, (0,), 0, (0,), True, 0, "", -1)
-        shape = self._inputs.fill([token])
-        sizes = self._attention.plan(shape.starts, shape.counts, shape.first_rows)
-        self._program.forward.resize({TOKENS: 1} | sizes)
-        self._team.run(self._program.forward.tape)
+        self._forward([ScheduledSequence(-1, (0,), 0, (0,), True, 0, "", -1)])
         self._logits_of(np.zeros(1, dtype=np.int64))
