@@ -153,7 +153,7 @@ class CpuExecutor:
         return StepResult(plan.step, results, time.perf_counter() - started_s)
 
     def score(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """Logits after each token of a whole sequence, f32[tokens, vocab]: a measurement, on an executor that does nothing else.
+        """Logits after each token of a whole sequence, f32[tokens, vocab], for measurements on an idle executor.
 
         Overwrites the first blocks of the pool.
 
