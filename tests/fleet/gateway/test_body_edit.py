@@ -6,7 +6,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy.fleet.gateway.body_edit import edit_members, top_level_members
+from argosy.fleet.gateway.body_edit import edit_members, insert_members, is_sole_member, top_level_members
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -65,3 +65,17 @@ def test_a_string_that_looks_like_structure():
     body = rb'{"a":"\",\"model\":\"evil\"}","model":"m","b":["]",{"}":"{"}]}'
     assert [member.name for member in top_level_members(body)] == ["a", "model", "b"]
     assert edited(body, {"model": b'"N"'}) == body.replace(b'"model":"m"', b'"model":"N"')
+
+
+def test_members_are_put_in_front():
+    assert insert_members(b' { "a":1}', {"b": b"2", "c": b"[3]"}) == b' {"b":2,"c":[3], "a":1}'
+
+
+@given(objects, indents, st.booleans())
+def test_a_sole_member_is_one(document, indent, ascii_only):
+    body = json.dumps({"model": "m", **document}, indent=indent, ensure_ascii=ascii_only).encode()
+    if is_sole_member(body, "model"):
+        assert [member.name for member in top_level_members(body)].count("model") == 1
+    twice = body[:-1] + b',"mod\\u0065l":1}'
+    assert not is_sole_member(twice, "model")
+    assert not is_sole_member(body[:-1] + b',"model":1}', "model")

@@ -66,6 +66,22 @@ def _member(body: bytes, name: str, name_begin: int, begin: int, end: int) -> Me
     return Member(name, name_begin, begin, end)
 
 
+def insert_members(body: bytes, added: Mapping[str, bytes]) -> bytes:
+    """`body`, a JSON object that has members but none called so, with those of `added` (JSON text) in front."""
+    begin = body.index(b"{") + 1
+    members = b"".join([b"%b:%b," % (orjson.dumps(name), value) for name, value in added.items()])
+    return body[:begin] + members + body[begin:]
+
+
+def is_sole_member(body: bytes, name: str) -> bool:
+    """Whether a member that `body` has is certain to be there once, without looking at all of it; False if in doubt.
+
+    Inside a string a quote is escaped, so the quoted name can stand nowhere but as a name or a whole value; and only with
+    `\\u` can a name be written otherwise.
+    """
+    return body.count(b'"%b"' % name.encode()) == 1 and b"\\u" not in body
+
+
 def edit_members(body: bytes, members: list[Member], changes: Mapping[str, bytes], removals: Collection[str] = ()) -> bytes:
     """`body` with the values of `changes` (JSON text) in place of, or beside, its own, and without `removals`.
 

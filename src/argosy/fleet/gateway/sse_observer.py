@@ -8,6 +8,7 @@ event, several `data` lines of one event are joined with LF, one space after the
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from argosy.fleet.gateway.exchange import TokenUsage
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LAST_TYPES = frozenset({"response.completed", "response.failed", "response.incomplete", "message_stop"})
+_TEXT_FIELDS = frozenset({"content", "text", "reasoning_content", "reasoning", "refusal", "partial_json", "thinking"})
 _BYTES_PER_TOKEN = 4
 
 
@@ -80,9 +82,8 @@ class SseObserver:
             self._lf_may_follow = False
         pending = self._pending + data if self._pending else data
         begin = kept_from = 0
-        for blank in _BLANK_LINE.finditer(pending, max(0, self._scanned - 3)):
-            end = blank.end()
-            keep = self._oversize or self._observe(pending[begin : blank.start()])
+        for event_end, end in _blank_lines(pending, max(0, self._scanned - 3)):
+            keep = self._oversize or self._observe(pending[begin:event_end])
             if not keep:
                 kept.append(pending[kept_from:begin])
                 kept_from = end
@@ -120,7 +121,7 @@ class SseObserver:
         if not payload:
             return True
         self.num_events += 1
-        if payload == b"[DONE]" or payload.strip() == b"[DONE]":
+        if payload[:1] != b"{" and payload.strip() == b"[DONE]":
             self.is_done = True
             return True
         try:
@@ -133,10 +134,12 @@ class SseObserver:
         if document.get("error"):
             self.has_failed = True
         choices = document.get("choices")
-        if isinstance(choices, list) and choices:
+        if choices and isinstance(choices, list):
             for choice in choices:
                 if isinstance(choice, dict):
                     self._count_choice(choice)
+            if not document.get("usage"):
+                return True
         else:
             self._observe_typed(document)
         reported = find_usage(document)
@@ -147,12 +150,12 @@ class SseObserver:
 
     def _count_choice(self, choice: dict[str, Any]) -> None:
         delta = choice.get("delta")
-        text = text_size(delta) if isinstance(delta, dict) else text_size(choice)
-        if text:
+        size = text_size(delta if isinstance(delta, dict) else choice)
+        if size:
             self.num_chunks += 1
-            self._text_bytes += text
+            self._text_bytes += size
         reason = choice.get("finish_reason")
-        if isinstance(reason, str):
+        if reason and isinstance(reason, str):
             self.finish_reason = reason
 
     def _observe_typed(self, document: dict[str, Any]) -> None:
@@ -167,6 +170,18 @@ class SseObserver:
             self._text_bytes += size
 
 
+def _blank_lines(data: bytes, begin: int) -> Iterator[tuple[int, int]]:
+    """Where blank lines begin (with the end of the line before) and end."""
+    if b"\r" in data:
+        for blank in _BLANK_LINE.finditer(data, begin):
+            yield blank.span()
+        return
+    at = data.find(b"\n\n", begin)
+    while at >= 0:
+        yield at, at + 2
+        at = data.find(b"\n\n", at + 2)
+
+
 def data_of(event: bytes) -> bytes:
     """The data of one event (its lines without the blank one), b"" if it has none."""
     values = (line[5:] for line in _LINE_END.split(event) if line.startswith(b"data:"))
@@ -174,18 +189,17 @@ def data_of(event: bytes) -> bytes:
 
 
 def text_size(delta: dict[str, Any]) -> int:
-    """Bytes of text that a delta or choice carries: content, reasoning, refusal, arguments of tool calls."""
+    """Bytes of text that a delta or choice carries: content, reasoning, refusal, names and arguments of tool calls."""
     size = 0
-    for name in ("content", "text", "reasoning_content", "reasoning", "refusal", "partial_json", "thinking"):
-        value = delta.get(name)
-        if isinstance(value, str):
-            size += len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
-    calls = delta.get("tool_calls")
-    if isinstance(calls, list):
-        for call in calls:
-            function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict):
-                size += sum(len(part) for part in function.values() if isinstance(part, str))
+    for name, value in delta.items():
+        if name in _TEXT_FIELDS:
+            if isinstance(value, str):
+                size += len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+        elif name == "tool_calls" and isinstance(value, list):
+            for call in value:
+                function = call.get("function") if isinstance(call, dict) else None
+                if isinstance(function, dict):
+                    size += sum(len(part) for part in function.values() if isinstance(part, str))
     return size
 
 

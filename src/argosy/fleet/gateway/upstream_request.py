@@ -7,7 +7,13 @@ from typing import Any
 
 import orjson
 
-from argosy.fleet.gateway.body_edit import Member, edit_members, top_level_members
+from argosy.fleet.gateway.body_edit import (
+    Member,
+    edit_members,
+    insert_members,
+    is_sole_member,
+    top_level_members,
+)
 from argosy.fleet.gateway.endpoints import client_asks_for_usage
 from argosy.fleet.gateway.exchange import Exchange
 from argosy.fleet.gateway.stages import Route, Upstream
@@ -85,22 +91,24 @@ def upstream_body(exchange: Exchange, route: Route, upstream: Upstream) -> bytes
     """The client's body with the model's name for this backend, a cache salt that is the tenant's and not the client's, the
     usage that accounting needs, and the route's edits."""
     body, document = exchange.body, exchange.document
-    members = top_level_members(body)
     changes: dict[str, bytes] = {}
     model = upstream.model or exchange.model
-    if model != exchange.model or sum(member.name == "model" for member in members) > 1:
+    if model != exchange.model or not is_sole_member(body, "model"):
         changes["model"] = orjson.dumps(model)
     if adds_usage(exchange):
-        changes["stream_options"] = _with_usage(body, members, document.get("stream_options"))
+        changes["stream_options"] = b'{"include_usage":true}'
     changes.update(route.edits)
-    removals: tuple[str, ...] = ()
     salt = exchange.caller.cache_salt if upstream.takes_cache_salt else ""
     if salt:
         changes["cache_salt"] = orjson.dumps(salt)
-    elif "cache_salt" in document:
-        removals = ("cache_salt",)
+    removals = ("cache_salt",) if "cache_salt" in document and not salt else ()
     if not changes and not removals:
         return body
+    if not removals and document.keys().isdisjoint(changes):
+        return insert_members(body, changes)
+    members = top_level_members(body)
+    if "stream_options" in changes and "stream_options" not in route.edits:
+        changes["stream_options"] = _with_usage(body, members, document.get("stream_options"))
     return edit_members(body, members, changes, removals)
 
 
