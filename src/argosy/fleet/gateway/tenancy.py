@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, select
+from sqlalchemy import Connection, RowMapping, Select, bindparam, select
 from sqlalchemy.sql.selectable import LABEL_STYLE_TABLENAME_PLUS_COL
 
 from argosy.errors import Unauthorized
@@ -41,7 +41,7 @@ class Identity:
     expires_at_s: float | None
     refusal: str | None
     budgets: tuple[BudgetState, ...]
-    record_ids: frozenset[tuple[str, str]]
+    record_ids: tuple[tuple[str, str], ...]
 
     def check(self, described: str, now_s: float) -> Principal:
         """The principal if the key may be used at Unix time `now_s`; `described` names the key without telling it.
@@ -59,7 +59,7 @@ class Identity:
 def find_identity(connection: Connection, hasher: KeyHasher, key: str, now_s: float) -> Identity | None:
     """What the database knows of `key`, in one query, and a second one for the spend of its budgets; None if nothing."""
     digest = hasher.digest(key)
-    row = connection.execute(_identity_query().where(schema.key_secrets.c.digest == digest)).mappings().first()
+    row = connection.execute(_IDENTITY_QUERY, {"digest": digest}).mappings().first()
     if row is None or not hasher.matches(key, row["key_secrets_digest"]):
         return None
     scopes = tuple(_scopes(row))
@@ -84,7 +84,11 @@ def _identity_query() -> Select[Any]:
         .outerjoin(org_budget, org_budget.c.id == organisations.c.budget_id)
     )
     columns = (schema.key_secrets, keys, teams, organisations, key_budget, team_budget, org_budget)
-    return select(*columns).select_from(tables).set_label_style(LABEL_STYLE_TABLENAME_PLUS_COL)
+    query = select(*columns).select_from(tables).where(schema.key_secrets.c.digest == bindparam("digest"))
+    return query.set_label_style(LABEL_STYLE_TABLENAME_PLUS_COL)
+
+
+_IDENTITY_QUERY = _identity_query()  # to build it takes longer than to run it
 
 
 def _scopes(row: RowMapping) -> list[tuple[Scope, Limits]]:
@@ -148,10 +152,10 @@ def _refusal(row: RowMapping) -> str | None:
     return None
 
 
-def _record_ids(row: RowMapping) -> frozenset[tuple[str, str]]:
+def _record_ids(row: RowMapping) -> tuple[tuple[str, str], ...]:
     ids: list[tuple[str, Any]] = [(kind, row[f"{table}_id"]) for kind, table, _ in LEVELS]
     ids += [("budget", row[f"{table}_budget_id"]) for _, table, _ in LEVELS]
-    return frozenset((kind, record_id) for kind, record_id in ids if record_id is not None)
+    return tuple((kind, record_id) for kind, record_id in ids if record_id is not None)
 
 
 def _earliest(*times_s: float | None) -> float | None:
