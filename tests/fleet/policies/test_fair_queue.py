@@ -93,8 +93,12 @@ def test_a_reservation_counts_before_it_is_settled():
     assert names == ["a", "b"] * 4
 
 
-def test_nobody_saves_up_a_claim_by_staying_away():
+@pytest.mark.parametrize("was_there_before", [True, False])
+def test_nobody_saves_up_a_claim_by_staying_away(was_there_before):
     queue = FairQueue()
+    if was_there_before:
+        offer(queue, request("early", "b"))
+        assert order(queue) == ["early"]
     offer(queue, *(request(f"a{i}", "a") for i in range(300)))
     for _ in range(200):
         queue.settle(queue.next_dispatchable(ENDLESS, 0.0), 10, 0.0)

@@ -107,7 +107,8 @@ class PoolDispatcher:
         if outcome is not None:
             self._pump(now_s)
             raise self._dropped(outcome, now_s)
-        waiter = self._waiters[request] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[QueueTicket] = asyncio.get_running_loop().create_future()
+        self._waiters[request] = waiter
         try:
             self._pump(now_s, room)
             return await waiter

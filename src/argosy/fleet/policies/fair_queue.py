@@ -36,7 +36,7 @@ class FairQueue:
 
     Between classes priority is strict, but for each class's guaranteed share. Within one, tenants share by weighted max-min
     fairness over tokens (`class_queue.py`). Every method first evicts what has expired by its `now_s`; `take_evicted` gives
-    each eviction out once. All operations are O(log n), amortized.
+    each eviction out once. All operations but `preempt` are O(log n), amortized.
     """
 
     def __init__(self, settings: QueueSettings | None = None) -> None:
