@@ -165,6 +165,14 @@ def test_429_is_a_pause_and_the_rest_of_the_pool_serves_meanwhile():
         call(alone, 2.0)
     assert dropped.value.http_status == 429
     assert dropped.value.retry_after_s == 5.0
+    assert not alone.will_serve("m", 1.9)
+    assert alone.will_serve("m", 2.0), "a short pause is waited for"
+    alone.add("m", BackendSettings("http://down:1", name="down", kind="vllm"))
+    alone.set_phase("down", HealthPhase.DOWN)
+    assert alone.refusal("m", 2.0).http_status == 429
+    alone.drain("b0")
+    assert alone.refusal("m", 2.0).http_status == 503
+    assert not alone.will_serve("m", 2.0)
 
 
 def test_a_full_backend_is_429_and_a_tenants_share_leaves_room_for_the_others():

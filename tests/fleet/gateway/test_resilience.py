@@ -57,6 +57,21 @@ async def test_a_pause_that_is_asked_for_is_kept(make_backend, make_gateway, con
     assert answer.status == 429
     assert answer.headers["retry-after"] == "3600"
     assert len(backend.log) == 3
+    # The pause is kept for the others, too: 60 s of it at most.
+    answer = await (await connect(gateway.url)).ask(chat())
+    assert answer.status == 429
+    assert 50 <= int(answer.headers["retry-after"]) <= 60
+    assert len(backend.log) == 3
+
+
+async def test_others_wait_for_a_short_pause(make_backend, make_gateway, connect, chat):
+    backend = await make_backend()
+    backend.reply_once(status=429, headers=(("retry-after", "1"),))
+    gateway = await make_gateway(backend.url, breaker=BREAKER)
+    assert (await (await connect(gateway.url)).ask(chat())).status == 429
+    answer = await (await connect(gateway.url)).ask(chat())
+    assert answer.status == 200
+    assert backend.log[1].received_s - backend.log[0].received_s >= 0.98
 
 
 async def test_bad_requests_open_no_breaker(make_backend, make_gateway, connect, chat):

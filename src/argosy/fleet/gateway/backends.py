@@ -52,6 +52,8 @@ Prefix = Callable[[Exchange], tuple[tuple[int, ...], int]]
 
 # Nothing else is known: as long as the breaker's shortest way back, or a model's load, may take.
 _UNKNOWN_RETRY_S = 1.0
+# A pause that ends sooner is waited for in the queue instead of being told to the client.
+_SHORT_PAUSE_S = 5.0
 
 
 class PoolState(StrEnum):
@@ -316,9 +318,13 @@ class BackendPools:
         return PoolState.AWAY if HealthPhase.READY in phases else PoolState.EMPTY
 
     def will_serve(self, pool: str, now_s: float) -> bool:
-        """Whether a request that finds no backend ready had better wait. Has a model loaded that is not in memory."""
-        if self.state(pool, now_s) is not PoolState.LOADING:
-            return False
+        """Whether a request that finds no backend ready had better wait: for a model that loads, or a short pause to end.
+
+        Has a model loaded that is not in memory.
+        """
+        state = self.state(pool, now_s)
+        if state is not PoolState.LOADING:
+            return self._is_pausing(pool, state, now_s) and self.retry_after_s(pool, now_s) <= _SHORT_PAUSE_S
         members = list(self._pools[pool].members.values())
         if self._watcher is not None and not any(each.phase is HealthPhase.LOADING for each in members):
             sleeping = [each for each in members if each.phase is HealthPhase.ASLEEP and each.replica.weight > 0.0]
@@ -327,6 +333,12 @@ class BackendPools:
                 sleeping[0].set_phase(HealthPhase.LOADING)
                 self._watcher.wake(sleeping[0].backend_id)
         return True
+
+    def refusal(self, pool: str, now_s: float) -> RequestDropped:
+        """Why a request cannot be served by a pool that has no backend ready, and when to come back."""
+        if pool not in self._pools:
+            return RequestDropped(Outcome.REJECTED_NO_BACKEND, "the model has no backends")
+        return self._refusal(pool, RoutingRequest(""), "no backend of the model is ready", now_s)
 
     def retry_after_s(self, pool: str, now_s: float) -> float:
         """Seconds until a breaker or a back-off may let a request through again."""
@@ -397,15 +409,21 @@ class BackendPools:
     def _refusal(self, pool: str, request: RoutingRequest, message: str, now_s: float) -> RequestDropped:
         """429 is pressure that passes, 503 that nobody could serve the request."""
         state = self.state(pool, now_s)
-        members = self._pools[pool].members.values()
-        throttled = state is PoolState.AWAY and any(each.breaker.state(now_s) is BreakerState.CLOSED for each in members)
         if self._pools[pool].is_full(request):
             outcome, message = Outcome.REJECTED_CAPACITY, "every backend of the model is at its limit of requests in flight"
-        elif throttled:
+        elif self._is_pausing(pool, state, now_s):
             outcome, message = Outcome.REJECTED_CAPACITY, "every backend of the model has asked for a pause"
         else:
             outcome, message = Outcome.REJECTED_NO_BACKEND, _REASONS.get(state, message)
         return RequestDropped(outcome, message, retry_after_s=self.retry_after_s(pool, now_s))
+
+    def _is_pausing(self, pool: str, state: PoolState, now_s: float) -> bool:
+        """Whether it is a 429 that keeps requests away, and not a breaker."""
+        if state is not PoolState.AWAY:
+            return False
+        members = self._pools[pool].members.values()
+        ready = [each for each in members if each.phase is HealthPhase.READY and not each.replica.draining]
+        return any(each.replica.weight > 0.0 and each.breaker.state(now_s) is BreakerState.CLOSED for each in ready)
 
     def _changed(self, pool: str) -> None:
         if self._on_change is not None:

@@ -12,7 +12,7 @@ from argosy.fleet.gateway.dispatcher import PoolDispatcher, QueueTicket
 from argosy.fleet.gateway.exchange import Exchange
 from argosy.fleet.gateway.stages import Route
 from argosy.fleet.policies.fair_queue import FairQueue
-from argosy.fleet.policies.outcomes import Outcome
+from argosy.fleet.policies.outcomes import Outcome, RequestDropped
 from argosy.fleet.policies.priorities import ClassSettings, Priority, QueueSettings, priority_for
 from argosy.fleet.policies.queued_request import QueuedRequest
 from argosy.fleet.policies.routing.replica_state import ReplicaState
@@ -35,6 +35,10 @@ class Pools(Protocol):
 
     def will_serve(self, pool: str, now_s: float) -> bool:
         """Whether to wait for a pool that could not take a request at this moment, as while a model loads."""
+        ...
+
+    def refusal(self, pool: str, now_s: float) -> RequestDropped:
+        """Why a pool cannot take a request."""
         ...
 
 
@@ -71,6 +75,10 @@ class PoolDispatchers:
         except asyncio.CancelledError:
             exchange.outcome = Outcome.EVICTED_CLIENT_GONE
             raise
+        except RequestDropped as error:
+            if error.outcome is not Outcome.REJECTED_NO_BACKEND:
+                raise
+            raise self._pools.refusal(route.pool, self._now_s()) from None
         if exchange.end_early is not None:
             ticket.on_preempt(exchange.end_early)
         return ticket
