@@ -72,7 +72,7 @@ async def test_a_place_given_to_one_who_was_cancelled_meanwhile_goes_to_the_next
     second.cancel()
     await settle_down()
     assert second.cancelled()
-    (await third).leave(10)
+    (await asyncio.wait_for(third, 5.0)).leave(10)
     pool.dispatcher.check_invariants()
 
 
@@ -85,7 +85,7 @@ async def test_one_cancelled_in_the_same_instant_does_not_get_the_place():
     first.leave(10)
     await settle_down()
     assert second.cancelled()
-    (await third).leave(10)
+    (await asyncio.wait_for(third, 5.0)).leave(10)
     pool.dispatcher.check_invariants()
 
 

@@ -9,7 +9,7 @@ from argosy.fleet.gateway.config_operations import ClassQueueSettings
 from argosy.fleet.gateway.config_operations import QueueSettings as ConfiguredQueue
 from argosy.fleet.gateway.dispatch import queue_settings
 from argosy.fleet.policies.outcomes import Outcome
-from argosy.fleet.policies.priorities import Priority
+from argosy.fleet.policies.priorities import Priority, QueueSettings
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 KEY = "sk-CANARY-0123456789"
@@ -104,6 +104,34 @@ async def test_a_burst_is_let_through_as_many_at_a_time_as_there_are_places(make
     watcher.cancel()
     assert {answer.status for answer in answers} == {200}
     assert most == 3
+
+
+async def test_a_full_queue_is_a_reason_to_fall_back(make_backend, make_gateway, connect):
+    slow, other = await make_backend(ttft_s=0.3), await make_backend()
+    gateway = await make_gateway(models={"m": [slow.url], "n": [other.url]}, fallbacks={"m": "n"}, max_in_flight=1)
+    gateway.dispatcher._queue = QueueSettings(max_requests=1)
+    clients = [await connect(gateway.url) for _ in range(3)]
+    queue = gateway.dispatcher.of("m").queue
+    for number, client in enumerate(clients):
+        client.send(HELLO)
+        await until(lambda number=number: queue.num_in_flight + queue.num_waiting == min(2, number + 1))
+    assert [(await client.answer()).status for client in clients] == [200, 200, 200]
+    assert sorted((exchange.pool, exchange.fallbacks) for exchange in gateway.exchanges) == [("m", 0), ("m", 0), ("n", 1)]
+
+
+async def test_a_full_queue_without_a_fallback_is_told(make_backend, make_gateway, connect):
+    gateway = await make_gateway((await make_backend(ttft_s=0.3)).url, max_in_flight=1)
+    gateway.dispatcher._queue = QueueSettings(max_requests=1)
+    clients = [await connect(gateway.url) for _ in range(3)]
+    queue = gateway.dispatcher.of("m").queue
+    for number, client in enumerate(clients[:2]):
+        client.send(HELLO)
+        await until(lambda number=number: queue.num_in_flight + queue.num_waiting == number + 1)
+    answer = await clients[2].ask(HELLO)
+    assert (answer.status, answer.document["error"]["code"]) == (429, "queue_full")
+    assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+    assert (answer.headers["retry-after"], answer.headers["x-should-retry"]) == ("1", "true")
+    assert [(await client.answer()).status for client in clients[:2]] == [200, 200]
 
 
 def test_settings_of_the_file_become_those_of_the_policies():
