@@ -13,6 +13,7 @@ from argosy.errors import ConfigError, StoreUnavailable
 from argosy.fleet.gateway.config import GatewayConfig
 from argosy.fleet.gateway.config_operations import RedisSettings
 from argosy.fleet.gateway.file_keys import FileKeys, KeyAuthenticator, OpenAuthenticator
+from argosy.fleet.gateway.file_models import FileModels
 from argosy.fleet.gateway.key_hash import KeyHasher, load_secret
 from argosy.fleet.gateway.local_ledger import LocalLedger
 from argosy.fleet.gateway.prices import PriceTable
@@ -55,6 +56,7 @@ class Admission:
         self._clock = clock
         self._hasher = KeyHasher(load_secret(Path(config.auth.secret_file)))
         self._file_keys = FileKeys(config, secrets, self._hasher)
+        self._models = FileModels(config, prices)
         self._master_key = secrets[config.auth.master_key_env] if config.auth.master_key_env else ""
         self._restoring: set[asyncio.Task[None]] = set()
         ledger = Ledger(unix_offset_s=time.time() - clock())  # budget periods are those of the database
@@ -83,14 +85,15 @@ class Admission:
         """The admin API; None without a database or a master key."""
         if self.store is None or not self._master_key:
             return None
-        return self.store.admin_app(self._master_key)
+        return self.store.admin_app(self._master_key, self._models)
 
     def file_keys_of(self, config: GatewayConfig, secrets: Mapping[str, str]) -> FileKeys:
         """The keys of another configuration, for `take_over`. Raises `ConfigError` if they contradict each other."""
         return FileKeys(config, secrets, self._hasher)
 
-    def take_over(self, file_keys: FileKeys, prices: PriceTable) -> None:
-        """Put other keys of the file, and other prices, in force."""
+    def take_over(self, config: GatewayConfig, file_keys: FileKeys, prices: PriceTable) -> None:
+        """Put other keys of the file, and other prices, in force, and show the models of `config`."""
+        self._models.config, self._models.prices = config, prices
         self._file_keys = self._keys.file_keys = file_keys
         if self.store is not None:
             self.store.sink.prices = prices

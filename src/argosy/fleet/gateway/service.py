@@ -199,7 +199,7 @@ class GatewayService:
         self._secrets = dict(secrets)
         self._prices = price_table(config)
         self._estimator.prices = self._prices
-        self.admission.take_over(file_keys, self._prices)
+        self.admission.take_over(config, file_keys, self._prices)
         self.pipeline.stages = replace(self.pipeline.stages, chooser=chooser)
         self.pipeline.settings = pipeline_settings(config)
         self.config = config
