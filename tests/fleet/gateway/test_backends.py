@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from argosy.errors import ConfigError
-from argosy.fleet.gateway.backends import BackendPools, PoolLimits, PoolState
+from argosy.fleet.gateway.backend_pool import PoolState
+from argosy.fleet.gateway.backends import BackendPools, PoolLimits
 from argosy.fleet.gateway.config_models import BackendSettings
 from argosy.fleet.gateway.engine_metrics import EngineReport
 from argosy.fleet.gateway.exchange import AttemptResult, Endpoint, Exchange, Principal

@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from argosy.errors import ConfigError
-from argosy.fleet.gateway.backends import BackendPools, PoolState
+from argosy.fleet.gateway.backend_pool import PoolState
+from argosy.fleet.gateway.backends import BackendPools
 from argosy.fleet.gateway.config_models import BackendSettings
 from argosy.fleet.gateway.config_operations import HealthSettings, ProbeSettings
 from argosy.fleet.gateway.deep_probe import judge_completion

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from random import Random
 from types import MappingProxyType
 from typing import Protocol
 
 from argosy.errors import ConfigError, NoReplicaAvailable
 from argosy.fleet.gateway.backend import Backend, BackendPlacement, BackendStatus
-from argosy.fleet.gateway.bulkhead import Bulkhead, HasRoom, TenantPools
+from argosy.fleet.gateway.backend_pool import BackendPool, PoolState, Prefix
 from argosy.fleet.gateway.config_models import BackendSettings
 from argosy.fleet.gateway.engine_metrics import EngineReport
 from argosy.fleet.gateway.exchange import Exchange
 from argosy.fleet.gateway.stages import Route, Upstream
-from argosy.fleet.policies.breaker import BreakerConfig, BreakerState
+from argosy.fleet.policies.breaker import BreakerConfig
 from argosy.fleet.policies.health_state import HealthPhase
 from argosy.fleet.policies.outcomes import Outcome, RequestDropped
 from argosy.fleet.policies.routing.policy import RoutingPolicy
 from argosy.fleet.policies.routing.replica_state import ReplicaState
 from argosy.fleet.policies.routing.request import RoutingRequest
-from argosy.fleet.policies.routing.router import Router
 from argosy.fleet.policies.traffic_split import ConversationPicker
 
 
@@ -47,25 +44,6 @@ class Watcher(Protocol):
         ...
 
 
-Prefix = Callable[[Exchange], tuple[tuple[int, ...], int]]
-"""The prompt as block hashes and the tokens per block, as `RoutingRequest` takes them."""
-
-# Nothing else is known: as long as the breaker's shortest way back, or a model's load, may take.
-_UNKNOWN_RETRY_S = 1.0
-# A pause that ends sooner is waited for in the queue instead of being told to the client.
-_SHORT_PAUSE_S = 5.0
-
-
-class PoolState(StrEnum):
-    """Whether a pool can take a request. `LOADING`: not yet, so wait; `AWAY`: breakers or back-offs let none through."""
-
-    SERVING = "serving"
-    FULL = "full"
-    LOADING = "loading"
-    AWAY = "away"
-    EMPTY = "empty"
-
-
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
     """What all backends have in common.
@@ -78,44 +56,6 @@ class PoolLimits:
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
     max_in_flight: int = 512
     tenant_share: float = 1.0
-
-
-class _Pool:
-    """Backends that answer for one model, and their router."""
-
-    def __init__(self, policy: RoutingPolicy, rng: Random, prefix: Prefix | None) -> None:
-        self.router = Router(policy, rng)
-        self.prefix = prefix
-        self.members: dict[str, Backend] = {}
-        self.replicas: list[ReplicaState] = []
-        self.tenants_of: dict[str, frozenset[str]] = {}
-        self.tenant_pools = TenantPools(self.tenants_of)
-
-    def add(self, backend: Backend) -> None:
-        self.members[backend.backend_id] = backend
-        self.replicas = [each.replica for each in self.members.values()]
-
-    def remove(self, backend_id: str) -> Backend:
-        backend = self.members.pop(backend_id)
-        self.replicas = [each.replica for each in self.members.values()]
-        self.tenants_of.pop(backend_id, None)
-        if self.router.policy.prefix_matcher is not None:
-            self.router.policy.prefix_matcher.forget(backend_id)
-        return backend
-
-    def bulkhead_of(self, backend_id: str) -> Bulkhead:
-        return self.members[backend_id].bulkhead
-
-    def refresh(self, now_s: float) -> None:
-        """Only a breaker that is not closed changes by itself."""
-        for backend in self.members.values():
-            if backend.replica.breaker_open:
-                backend.refresh(now_s)
-
-    def is_full(self, request: RoutingRequest) -> bool:
-        """Whether there are backends for the request's tenant and none has room."""
-        able = self.tenant_pools.keep(request, [each for each in self.replicas if each.takes_requests])
-        return bool(able) and not HasRoom(self.bulkhead_of).keep(request, able)
 
 
 class BackendPools:
@@ -148,7 +88,7 @@ class BackendPools:
         self._watcher = watcher
         self._on_gone = on_gone
         self._on_change = on_change
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[str, BackendPool] = {}
         self._by_id: dict[str, Backend] = {}
         self._leaving: dict[Backend, None] = {}
 
@@ -168,16 +108,11 @@ class BackendPools:
             prefix: for a policy that looks at prefixes.
         """
         old = self._pools.get(name)
-        pool = _Pool(policy, self._rng, prefix)
-        filters = (*policy.filters, pool.tenant_pools, HasRoom(pool.bulkhead_of))
         if by_conversation:
             policy = replace(policy, picker=ConversationPicker(salt=name), scorers=())
-        pool.router = Router(replace(policy, filters=filters), self._rng)
-        if old is not None:
-            pool.tenants_of.update(old.tenants_of)
-            for backend in old.members.values():
-                pool.add(backend)
-        self._pools[name] = pool
+        pool = self._pools[name] = BackendPool(policy, self._rng, prefix)
+        for backend in old.members.values() if old is not None else ():
+            pool.add(backend)
 
     def remove_pool(self, name: str) -> None:
         """Remove a pool and its members. Idempotent."""
@@ -204,8 +139,6 @@ class BackendPools:
             max_in_flight=self._limits.max_in_flight,
             tenant_share=self._limits.tenant_share,
         )
-        if settings.tenants:
-            home.tenants_of[backend.backend_id] = frozenset(settings.tenants)
         home.add(backend)
         self._by_id[backend.backend_id] = backend
         if self._watcher is not None:
@@ -287,11 +220,11 @@ class BackendPools:
             raise RequestDropped(Outcome.REJECTED_NO_BACKEND, "the model has no backends")
         pool.refresh(now_s)
         tenant = exchange.principal.tenant if exchange.principal is not None else ""
-        request = _routing_request(exchange, pool, tenant, tried)
+        request = pool.routing_request(exchange, tenant, tried)
         try:
             decision = pool.router.pick(request, pool.replicas, now_s)
         except NoReplicaAvailable as error:
-            raise self._refusal(route.pool, request, str(error), now_s) from None
+            raise pool.refusal(request, str(error), now_s) from None
         backend = pool.members[decision.replica.replica_id]
         permit = backend.breaker.begin(now_s)
         assert permit is not None, "the router was told which breakers are open"
@@ -303,48 +236,28 @@ class BackendPools:
 
     def state(self, pool: str, now_s: float) -> PoolState:
         """Whether a pool could take a request of some tenant at `now_s`. Brings its replicas up to date."""
-        home = self._pools.get(pool)
-        if home is None:
-            return PoolState.EMPTY
-        home.refresh(now_s)
-        live = [each for each in home.members.values() if each.replica.weight > 0.0 and not each.replica.draining]
-        able = [backend for backend in live if backend.replica.takes_requests]
-        if able:
-            free = any(backend.bulkhead.in_flight < backend.bulkhead.max_in_flight for backend in able)
-            return PoolState.SERVING if free else PoolState.FULL
-        phases = {backend.phase for backend in live}
-        if phases & {HealthPhase.LOADING, HealthPhase.UNKNOWN, HealthPhase.ASLEEP}:
-            return PoolState.LOADING
-        return PoolState.AWAY if HealthPhase.READY in phases else PoolState.EMPTY
+        return self._pools[pool].state(now_s) if pool in self._pools else PoolState.EMPTY
 
     def will_serve(self, pool: str, now_s: float) -> bool:
         """Whether a request that finds no backend ready had better wait: for a model that loads, or a short pause to end.
 
         Has a model loaded that is not in memory.
         """
-        state = self.state(pool, now_s)
-        if state is not PoolState.LOADING:
-            return self._is_pausing(pool, state, now_s) and self.retry_after_s(pool, now_s) <= _SHORT_PAUSE_S
-        members = list(self._pools[pool].members.values())
-        if self._watcher is not None and not any(each.phase is HealthPhase.LOADING for each in members):
-            sleeping = [each for each in members if each.phase is HealthPhase.ASLEEP and each.replica.weight > 0.0]
-            if sleeping:
-                # Set here already: the requests that come before the watcher has answered must not wake a second one.
-                sleeping[0].set_phase(HealthPhase.LOADING)
-                self._watcher.wake(sleeping[0].backend_id)
+        home = self._pools.get(pool)
+        if home is None or not home.is_worth_waiting_for(now_s):
+            return False
+        sleeper = home.sleeper()
+        if sleeper is not None and self._watcher is not None:
+            # Set here already: the requests that come before the watcher has answered must not wake a second one.
+            sleeper.set_phase(HealthPhase.LOADING)
+            self._watcher.wake(sleeper.backend_id)
         return True
 
     def refusal(self, pool: str, now_s: float) -> RequestDropped:
         """Why a request cannot be served by a pool that has no backend ready, and when to come back."""
         if pool not in self._pools:
             return RequestDropped(Outcome.REJECTED_NO_BACKEND, "the model has no backends")
-        return self._refusal(pool, RoutingRequest(""), "no backend of the model is ready", now_s)
-
-    def retry_after_s(self, pool: str, now_s: float) -> float:
-        """Seconds until a breaker or a back-off may let a request through again."""
-        members = self._pools[pool].members.values() if pool in self._pools else ()
-        waits = [each.breaker.allowed_at_s(now_s) - now_s for each in members if each.phase is HealthPhase.READY]
-        return max(_UNKNOWN_RETRY_S, min(waits, default=_UNKNOWN_RETRY_S))
+        return self._pools[pool].refusal(RoutingRequest(""), "no backend of the model is ready", now_s)
 
     def reap(self, now_s: float, silent_s: float) -> int:
         """Backstop against calls that were never finished; returns how many there were."""
@@ -362,9 +275,8 @@ class BackendPools:
         backend = self._by_id.get(backend_id)
         if backend is None:
             return
-        matcher = self._pools[backend.pool].router.policy.prefix_matcher
-        if phase in (HealthPhase.DOWN, HealthPhase.LOADING) and matcher is not None:
-            matcher.forget(backend_id)
+        if phase in (HealthPhase.DOWN, HealthPhase.LOADING):
+            self._pools[backend.pool].forget_prefixes(backend_id)
         backend.set_phase(phase)
         self._changed(backend.pool)
 
@@ -406,25 +318,6 @@ class BackendPools:
                 held = backend.bulkhead.in_flight
                 assert booked <= held, f"{backend.backend_id}: {booked} requests booked, {held} in its bulkhead"
 
-    def _refusal(self, pool: str, request: RoutingRequest, message: str, now_s: float) -> RequestDropped:
-        """429 is pressure that passes, 503 that nobody could serve the request."""
-        state = self.state(pool, now_s)
-        if self._pools[pool].is_full(request):
-            outcome, message = Outcome.REJECTED_CAPACITY, "every backend of the model is at its limit of requests in flight"
-        elif self._is_pausing(pool, state, now_s):
-            outcome, message = Outcome.REJECTED_CAPACITY, "every backend of the model has asked for a pause"
-        else:
-            outcome, message = Outcome.REJECTED_NO_BACKEND, _REASONS.get(state, message)
-        return RequestDropped(outcome, message, retry_after_s=self.retry_after_s(pool, now_s))
-
-    def _is_pausing(self, pool: str, state: PoolState, now_s: float) -> bool:
-        """Whether it is a 429 that keeps requests away, and not a breaker."""
-        if state is not PoolState.AWAY:
-            return False
-        members = self._pools[pool].members.values()
-        ready = [each for each in members if each.phase is HealthPhase.READY and not each.replica.draining]
-        return any(each.replica.weight > 0.0 and each.breaker.state(now_s) is BreakerState.CLOSED for each in ready)
-
     def _changed(self, pool: str) -> None:
         if self._on_change is not None:
             self._on_change(pool)
@@ -434,7 +327,7 @@ class BackendPools:
         if self._on_gone is not None:
             self._on_gone(backend.upstream)
 
-    def _pool(self, name: str) -> _Pool:
+    def _pool(self, name: str) -> BackendPool:
         if name not in self._pools:
             raise ConfigError(f"there is no pool {name!r}", param="pool")
         return self._pools[name]
@@ -443,34 +336,6 @@ class BackendPools:
         if backend_id not in self._by_id:
             raise ConfigError(f"there is no backend {backend_id!r}", param="backend")
         return self._by_id[backend_id]
-
-
-_REASONS = MappingProxyType(
-    {
-        PoolState.LOADING: "the model is still loading on its backends",
-        PoolState.AWAY: "every backend of the model has failed too often; they are tried again one request at a time",
-        PoolState.EMPTY: "no backend of the model is healthy",
-    }
-)
-
-
-def _routing_request(exchange: Exchange, pool: _Pool, tenant: str, tried: frozenset[str]) -> RoutingRequest:
-    """What routing may know of a request.
-
-    A prompt longer than any context goes to the longest: the length is an estimate, and that backend says precisely.
-    """
-    longest = max((each.max_prompt_tokens for each in pool.replicas if each.takes_requests), default=math.inf)
-    blocks, block_tokens = ((), 0) if pool.prefix is None else pool.prefix(exchange)
-    return RoutingRequest(
-        exchange.exchange_id,
-        prompt_tokens=int(min(exchange.prompt_tokens, longest)),
-        expected_output_tokens=exchange.expected_output_tokens,
-        prefix_blocks=blocks,
-        prefix_block_tokens=block_tokens,
-        affinity_key=exchange.affinity_key,
-        tenant=tenant,
-        tried=tried,
-    )
 
 
 def _same_but_weight(one: BackendSettings, other: BackendSettings) -> bool:

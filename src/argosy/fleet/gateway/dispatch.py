@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from argosy.fleet.gateway import config_operations
-from argosy.fleet.gateway.backends import PoolState
+from argosy.fleet.gateway.backend_pool import PoolState
 from argosy.fleet.gateway.dispatcher import PoolDispatcher, QueueTicket
 from argosy.fleet.gateway.exchange import Exchange
 from argosy.fleet.gateway.stages import Route
