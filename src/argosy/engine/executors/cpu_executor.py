@@ -23,6 +23,7 @@ from argosy.engine.executors.sized_tape import LOGIT_ROWS, TOKENS
 from argosy.engine.executors.step_results import SCORED_ROWS_AT_ONCE, ComputedStep, Logits, collect_results, refuse_adapter
 from argosy.errors import ConfigError
 from argosy.kernels.compile_ahead import compile_products
+from argosy.kernels.compiler_memory import drop_compiler_code
 from argosy.kernels.features import Isa, choose_isa
 from argosy.kernels.jit import JitCompiler
 from argosy.kernels.team import Team
@@ -109,6 +110,7 @@ class CpuExecutor:
         self._team = Team(num_threads)
         self._drawing = Drawing(self._buffers.logits, self._team)
         self._warm_up()
+        drop_compiler_code()
 
     @property
     def vocab_size(self) -> int:
