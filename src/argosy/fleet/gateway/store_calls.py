@@ -33,13 +33,20 @@ class StoreCalls:
     """
 
     def __init__(
-        self, store: Store, *, retry_s: float = 1.0, num_threads: int = 4, clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        *,
+        caller: str = "requests",
+        retry_s: float = 1.0,
+        num_threads: int = 4,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` is in seconds. More threads than connections would only wait."""
+        """`caller` says in the log whose calls these are. `clock` is in seconds."""
         self.store = store
         self.timeout_s = store.config.timeout_s
         self.is_lost = False
         self.num_failures = 0
+        self._caller = caller
         self._retry_s = retry_s
         self._retry_at_s = 0.0
         self._num_calls = 0
@@ -103,12 +110,12 @@ class StoreCalls:
         self._retry_at_s = self._clock() + self._retry_s
         if not self.is_lost:
             self.is_lost = True
-            log_event(logger, logging.ERROR, "database lost", error=error.message)
+            log_event(logger, logging.ERROR, "database lost", caller=self._caller, error=error.message)
 
     def _on_answer(self) -> None:
         if self.is_lost:
             self.is_lost = False
-            log_event(logger, logging.INFO, "database answers again")
+            log_event(logger, logging.INFO, "database answers again", caller=self._caller)
 
 
 class _GivenUp(Exception):

@@ -85,7 +85,7 @@ class StoreSide:
     def admin_app(self, master_key: str, models: ModelAdmin | None = None) -> Starlette:
         """The admin API on this database."""
         if self._admin_calls is None:
-            self._admin_calls = StoreCalls(self.store, num_threads=2)
+            self._admin_calls = StoreCalls(self.store, caller="admin API", num_threads=2)
         keys, groups = KeyRecords(self.store, self.hasher), GroupRecords(self.store)
         on_change = self.authenticator.follow_changes
         return create_admin_app(Admin(self._admin_calls, keys, groups, self.hasher, master_key, models, on_change))
