@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
+from uuid import uuid4
 
 import orjson
 
@@ -49,7 +50,8 @@ def presented_key(headers: Mapping[bytes, bytes]) -> str | None:
 def open_exchange(endpoint: Endpoint, request: HttpRequest, exchange_id: str, now_s: float) -> Exchange:
     """The record of a request that has arrived; nothing in it has been checked but its ids."""
     given = request.headers.get(b"x-request-id", b"")
-    request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"req-{exchange_id}"
+    # A UUID, since llama.cpp's Python server (starlette-context) refuses requests that carry any other id.
+    request_id = given.decode() if _REQUEST_ID.fullmatch(given) else str(uuid4())
     traceparent = request.headers.get(b"traceparent", b"")
     is_traced = _TRACEPARENT.fullmatch(traceparent) is not None
     return Exchange(
