@@ -53,7 +53,7 @@ async def serve():
     yield start
     for server in servers:
         await server.close()
-        assert (server.num_connections, server.num_answering) == (0, 0)
+        assert (server.num_connections, server.num_answering, server.held_bytes) == (0, 0, 0)
 
 
 async def ends(client):
@@ -296,3 +296,20 @@ async def test_draining(serve, connect):
 def test_limits_are_checked():
     with pytest.raises(ConfigError, match="max_body_bytes"):
         ServerLimits(max_body_bytes=0)
+
+
+async def test_bodies_are_held_up_to_a_bound(serve, connect):
+    server, url = await serve(max_held_bytes=250_000)
+    waiting = [await connect(url) for _ in range(2)]
+    for client in waiting:
+        client.send(b"x" * 100_000, path="/slow", key=None)
+    await asyncio.sleep(0.05)
+    assert server.held_bytes == 200_000
+    refused = await connect(url)
+    answer = await refused.ask(b"x" * 100_000, key=None)
+    assert (answer.status, answer.document["error"]["code"]) == (429, "queue_full")
+    refused.close()
+    for client in waiting:
+        assert (await client.answer()).status == 200
+    assert server.held_bytes == 0
+    assert (await waiting[0].ask(b"x" * 100_000, key=None)).status == 200

@@ -105,7 +105,7 @@ class BackendCall:
     async def _attempt(self) -> Failure | None:
         relay = await self._send()
         exchange = self._exchange
-        if relay.status != 200:
+        if not 200 <= relay.status < 300:
             return await self._error_answer(relay)
         await relay.first_data()
         exchange.first_byte_s = self._clock()
@@ -144,10 +144,10 @@ class BackendCall:
         run, exchange = self._run, self._exchange
         observer = SseObserver(strip_usage=adds_usage(exchange), max_event_bytes=self._settings.max_event_bytes)
         self._attempts.first_byte_sent = run.is_event_stream = True
-        exchange.status = 200
+        exchange.status = relay.status
         headers = client_headers(relay.headers, exchange.response_headers, exchange.request_id)
         try:
-            await relay.stream(200, headers, observer)
+            await relay.stream(relay.status, headers, observer)
         finally:
             # Also of an answer that is cut off: what was generated was paid for.
             self._take_usage(observer.usage, observer.counted_tokens)
@@ -168,16 +168,16 @@ class BackendCall:
         exchange.finish_reason = _finish_reason(document)
         self._succeed(AttemptResult.OK)
         self._attempts.first_byte_sent = True
-        exchange.status = 200
+        exchange.status = relay.status
         await run.settle()
-        run.writer.send(200, headers, body)
+        run.writer.send(relay.status, headers, body)
 
     async def _large(self, relay: Relay, headers: list[tuple[bytes, bytes]]) -> None:
         observer = PassThrough()
         self._attempts.first_byte_sent = True
-        self._exchange.status = 200
+        self._exchange.status = relay.status
         try:
-            await relay.stream(200, headers, observer)
+            await relay.stream(relay.status, headers, observer)
         finally:
             self._take_usage(observer.usage, lambda: 0)
         self._succeed(AttemptResult.OK)
@@ -185,7 +185,7 @@ class BackendCall:
         await relay.let_go()
 
     async def _error_answer(self, relay: Relay) -> Failure:
-        """An answer that is not 200: kept as it is, unless it speaks of the gateway's own credentials."""
+        """An answer that is not a good one: kept as it is, unless it speaks of the gateway's own credentials."""
         status, headers = relay.status, relay.headers
         body = await relay.read_all(_MAX_ERROR_BYTES)
         secret = self._placement.upstream.authorization.rpartition(b" ")[2]

@@ -21,6 +21,7 @@ import httptools
 
 from argosy.errors import ArgosyError, BodyTimeout, ConfigError, InvalidRequest, PayloadTooLarge
 from argosy.fleet.gateway.replies import error_body
+from argosy.fleet.policies.outcomes import Outcome, RequestDropped
 from argosy.observe.logs import log_event
 
 _LOGGER = logging.getLogger("argosy.gateway.http")
@@ -40,6 +41,7 @@ class ServerLimits:
         keep_alive_s: an idle connection is closed after it.
         stall_timeout_s: a client that takes no byte of its answer for so long is cut off.
         buffer_bytes: of an answer, above which its backend is no longer read from.
+        max_held_bytes: bodies of all requests that arrive, wait or are being answered; a further one is refused.
     """
 
     max_head_bytes: int = 64 * 1024
@@ -51,6 +53,7 @@ class ServerLimits:
     keep_alive_s: float = 75.0
     stall_timeout_s: float = 60.0
     buffer_bytes: int = 256 * 1024
+    max_held_bytes: int = 1024 * 1024 * 1024
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the setting that is out of range."""
@@ -143,6 +146,11 @@ class ResponseWriter:
         self._connection.abort_after_flush()
 
     @property
+    def request_bytes(self) -> int:
+        """Of the request's body."""
+        return len(self._request.body)
+
+    @property
     def is_paused(self) -> bool:
         """Whether the client takes bytes more slowly than they come."""
         return self._connection.is_paused
@@ -185,6 +193,7 @@ class _ClientConnection(asyncio.Protocol):
         self._head_complete = False
         self._expects_continue = False
         self._is_closed = False
+        self._held_bytes = self._body_bytes = 0
 
     # --- asyncio -----------------------------------------------------------------------------------------------------
 
@@ -200,6 +209,7 @@ class _ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002, asyncio's signature
         self._is_closed = True
+        self._hold(-self._held_bytes)
         self.server.forget(self)
         self._waiting.clear()
         if self._writer is not None:
@@ -280,8 +290,13 @@ class _ClientConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._hold(len(body))
         if self._body_bytes > self._limits.max_body_bytes:
             raise self._body_too_large()
+        if self.server.held_bytes > self._limits.max_held_bytes:
+            raise RequestDropped(
+                Outcome.REJECTED_CAPACITY, "the gateway holds as many bodies as it may; try again", retry_after_s=1.0
+            )
         self._body.append(body)
 
     def on_message_complete(self) -> None:
@@ -346,6 +361,7 @@ class _ClientConnection(asyncio.Protocol):
         writer = self._writer
         assert writer is not None
         self._task = self._writer = None
+        self._hold(-min(self._held_bytes, writer.request_bytes))
         if task.cancelled():
             error: BaseException | None = None
         else:
@@ -384,6 +400,7 @@ class _ClientConnection(asyncio.Protocol):
         self._refusal = error
         self._reading_message = False
         self._body = []
+        self._hold(-min(self._held_bytes, self._body_bytes))
         if self._task is None:
             self._send_refusal()
 
@@ -407,6 +424,10 @@ class _ClientConnection(asyncio.Protocol):
             self.deadline_s = now_s + limits.keep_alive_s
         else:
             self.deadline_s = now_s + (limits.body_timeout_s if self._head_complete else limits.head_timeout_s)
+
+    def _hold(self, num_bytes: int) -> None:
+        self._held_bytes += num_bytes
+        self.server.held_bytes += num_bytes
 
     def _count_head(self, num_bytes: int) -> None:
         self._head_bytes += num_bytes
@@ -434,11 +455,18 @@ class ExpectationFailed(ArgosyError):
 
 
 class HttpServer:
-    """Listens, and keeps the connections. Belongs to one event loop."""
+    """Listens, and keeps the connections. Belongs to one event loop.
+
+    Attributes:
+        is_draining: every answer from here on ends its connection.
+        held_bytes: of the bodies of all requests that have not ended.
+        date_line: header of every answer, renewed once a second.
+    """
 
     def __init__(self, handler: Handler, limits: ServerLimits) -> None:
         self.limits = limits
         self.is_draining = False
+        self.held_bytes = 0
         self.date_line = b""
         self._handler = handler
         self._connections: set[_ClientConnection] = set()

@@ -205,7 +205,8 @@ class GatewayService:
         self.config = config
         self._set_models(config.models)
         for upstream in self._upstreams:
-            upstream.pool.limits = upstream_limits(config)
+            own = upstream.pool.limits.max_connections
+            upstream.pool.limits = replace(upstream_limits(config), max_connections=own)
         self.dispatcher.keep_only([model.name for model in config.models])
 
     async def run_drain(self) -> bool:
