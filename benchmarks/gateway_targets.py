@@ -92,11 +92,12 @@ class Nginx:
 
 
 class Gateway(PeerServer):
-    """A gateway on a port of its own, bound to one core. `is_listening` is any answer: some ask for a key."""
+    """A gateway on a port of its own, bound to one core."""
 
     def _answers(self) -> bool:
+        headers = {"authorization": f"Bearer {KEY}"}
         try:
-            return httpx.get(f"{self.url}/v1/models", timeout=5, trust_env=False).status_code < 500
+            return httpx.get(f"{self.url}/v1/models", headers=headers, timeout=5, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False
 
