@@ -13,6 +13,8 @@ from argosy.fleet.gateway.store import Store
 from argosy.fleet.gateway.usage import UsageRecord, day_of
 
 DAY_S = 86_400
+# Each number of rows is a statement of its own, which the driver keeps: many large ones would take 100 MB.
+_ROWS_PER_STATEMENT = 32
 
 COUNTED = ("requests", "input_tokens", "cached_tokens", "output_tokens", "cost_nano_usd")
 
@@ -33,7 +35,9 @@ def _commit(store: Store, connection: Connection, records: Sequence[UsageRecord]
     by_id = {record.request_id: record for record in records}
     insert = store.insert(schema.usage_records).on_conflict_do_nothing(index_elements=["request_id"])
     stored = connection.scalars(
-        insert.returning(schema.usage_records.c.request_id), [by_id[name].row() for name in sorted(by_id)]
+        insert.returning(schema.usage_records.c.request_id),
+        [by_id[name].row() for name in sorted(by_id)],
+        execution_options={"insertmanyvalues_page_size": _ROWS_PER_STATEMENT},
     )
     fresh = [by_id[request_id] for request_id in stored]
     if fresh:

@@ -35,12 +35,9 @@ SUMS = "SELECT count(*), coalesce(sum(cost_nano_usd), 0) FROM usage_records"
 
 def stored(store: Store) -> tuple[int, int]:
     """Requests and nano-dollars, checked against both sums."""
-    count, cost = store.read(lambda c: c.execute(text(SUMS)).one())
-    requests, daily = store.read(
-        lambda c: c.execute(
-            text("SELECT coalesce(sum(requests), 0), coalesce(sum(cost_nano_usd), 0) FROM daily_spend")
-        ).one()
-    )
+    daily_sums = "SELECT coalesce(sum(requests), 0), coalesce(sum(cost_nano_usd), 0) FROM daily_spend"
+    # In one transaction: the writer may be at work.
+    (count, cost), (requests, daily) = store.read(lambda c: (c.execute(text(SUMS)).one(), c.execute(text(daily_sums)).one()))
     assert (int(requests), int(daily)) == (count, int(cost)), "spend is the sum of the costs of the requests"
     return count, int(cost)
 
