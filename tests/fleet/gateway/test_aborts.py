@@ -150,3 +150,30 @@ async def test_a_denial_says_which_limit_and_when(make_backend, make_gateway, co
     assert answer.headers["x-ratelimit-limit-requests"] == "1"
     assert answer.headers["x-ratelimit-remaining-requests"] == "0"
     assert answer.headers["x-should-retry"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("how", "fields"),
+    [
+        ({"status": 504}, {}),
+        ({"status": 400}, {"messages": [{"role": "nobody"}]}),
+        ({"cut_at_once": True}, {}),
+        ({"close_after": 100}, {"stream": True}),
+        ({}, {"model": "other"}),
+        ({}, {"max_tokens": "many"}),
+    ],
+)
+async def test_the_one_place_of_a_key_is_free_after_every_failure(
+    make_backend, make_gateway, connect, chat, wait_until, how, fields
+):
+    backend = await make_backend()
+    gateway = await make_gateway(backend.url)
+    gateway.set_limits(max_parallel=1)
+    for number in range(3):
+        backend.reply(**how)
+        client = await connect(gateway.url)
+        client.send({**chat(), **fields})
+        await client.head()
+        await wait_until(lambda number=number: len(gateway.exchanges) == 2 * number + 1)
+        backend.reply()
+        assert (await (await connect(gateway.url)).ask(chat())).status == 200
