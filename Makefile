@@ -36,9 +36,10 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 
 setup: $(VENV)/.dev ## make .venv with everything for development
 
-dashboards: $(VENV)/.dev ## make the Grafana dashboard and the alert rules of the gateway again
+dashboards: $(VENV)/.dev ## write what follows from the gateway's list of metrics: dashboard, alert rules, table of the docs
 	$(BIN)/argosy gateway dashboard > deploy/grafana/argosy-gateway.json
 	$(BIN)/argosy gateway alert-rules > deploy/prometheus/argosy-gateway-alerts.yaml
+	$(BIN)/python docs/metrics_table.py
 
 models: $(VENV)/.dev ## fetch the models the tests use (once; about 350 MB)
 	@$(BIN)/argosy models fetch smollm2-135m gemma3-270m

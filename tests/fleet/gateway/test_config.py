@@ -1,12 +1,19 @@
+import dataclasses
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from textwrap import dedent
+from typing import get_args, get_type_hints
 
 import pytest
 
 from argosy.errors import ConfigError, ConfigFileError
 from argosy.fleet.gateway.config import GatewayConfig, load_config, parse_config, read_secrets
+from argosy.fleet.gateway.config_operations import ProbeSettings
+from argosy.fleet.policies.breaker import BreakerConfig
 from argosy.fleet.policies.health_state import ProbeKind
+from argosy.fleet.routing_settings import RoutingSettings
 from argosy.settings.yaml_file import parse_yaml
 
 MINIMAL = "models: [{name: m, backends: [{url: 'http://127.0.0.1:8001'}]}]\nauth: {mode: open}\n"
@@ -212,3 +219,24 @@ def test_reading_a_configuration_needs_no_engine():
         "assert not {'torch', 'numba', 'transformers', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def settings_of(cls: type, seen: set[type]) -> Iterator[str]:
+    """Names of every setting below `cls`."""
+    seen.add(cls)
+    hints = get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        yield field.name
+        for part in (hints[field.name], *get_args(hints[field.name])):
+            if dataclasses.is_dataclass(part) and part not in seen:
+                yield from settings_of(part, seen)
+
+
+def test_the_page_on_the_gateway_names_every_setting():
+    pages = [Path(__file__).parents[3] / "docs" / name for name in ("gateway.md", "gateway-resilience.md")]
+    text = "".join(page.read_text() for page in pages)
+    elsewhere = {field.name for cls in (BreakerConfig, RoutingSettings, ProbeSettings) for field in dataclasses.fields(cls)}
+    missing = {name for name in set(settings_of(GatewayConfig, set())) - elsewhere if f"`{name}`" not in text}
+    assert missing <= {"live", "ready", "deep", "loading_timeout_s"}, missing

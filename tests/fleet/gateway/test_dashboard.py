@@ -73,3 +73,11 @@ def test_rules_have_the_thresholds_of_the_settings():
     defaults = {rule["alert"]: rule for rule in alert_rules()["groups"][0]["rules"]}
     assert "1.1 * " in defaults["ArgosyLatencyAboveTarget"]["expr"]
     assert defaults["ArgosyNoisyNeighbour"]["for"] == "300s"
+
+
+def test_the_page_on_the_gateway_lists_every_metric():
+    page = (ROOT / "docs/gateway.md").read_text()
+    for spec in METRIC_OF.values():
+        labels = ", ".join(f"`{label}`" for label in spec.labels)
+        row = f"| `{spec.name}` | {spec.kind} | {labels} | {spec.text} |"
+        assert row in page, f"{spec.name} is not on the page: run make dashboards"

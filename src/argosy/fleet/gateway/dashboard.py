@@ -140,6 +140,32 @@ def rows() -> Iterator[tuple[str, tuple[Panel, ...]]]:
         ),
     )
     yield (
+        "Prefixes",
+        (
+            Panel("Prompts matched", ((rate("argosy_gateway_prefix_lookups_total", "model", "by"), "{{model}} by {{by}}"),)),
+            Panel(
+                "Without tokens",
+                ((rate("argosy_gateway_prompts_not_tokenized_total", "model", "reason"), "{{model}} {{reason}}"),),
+            ),
+            Panel(
+                "Known of backends",
+                (
+                    (level("argosy_gateway_kv_event_blocks"), "blocks {{backend}}"),
+                    (level("argosy_gateway_kv_events_trusted"), "trusted {{backend}}"),
+                ),
+            ),
+            Panel("KV event messages", ((rate("argosy_gateway_kv_event_messages_total", "backend"), "{{backend}}"),)),
+            Panel(
+                "KV events lost",
+                (
+                    (rate("argosy_gateway_kv_event_gaps_total", "backend"), "gaps {{backend}}"),
+                    (rate("argosy_gateway_kv_event_malformed_total", "backend"), "malformed {{backend}}"),
+                    (rate("argosy_gateway_kv_event_left_out_blocks_total", "backend"), "blocks left out {{backend}}"),
+                ),
+            ),
+        ),
+    )
+    yield (
         "The gateway itself",
         (
             Panel("Stores", ((level("argosy_gateway_store_up"), "{{store}}"),)),
@@ -157,7 +183,7 @@ def rows() -> Iterator[tuple[str, tuple[Panel, ...]]]:
                 "Usage records",
                 (
                     (level("argosy_gateway_usage_pending_records"), "pending"),
-                    (rate("argosy_gateway_usage_spilled_total"), "spilled per second"),
+                    (rate("argosy_gateway_usage_lost_total"), "lost per second"),
                 ),
             ),
             Panel("Log lines lost", ((rate("argosy_gateway_log_lines_dropped_total", "log"), "{{log}}"),)),

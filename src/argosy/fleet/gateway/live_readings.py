@@ -89,6 +89,7 @@ def store_readings(store: StoreSide) -> Iterator[Reading]:
     """Of the database and the way of usage into it."""
     yield Reading("argosy_gateway_store_up", ("database",), 0.0 if store.is_lost else 1.0)
     yield Reading("argosy_gateway_usage_pending_records", (), float(store.writer.num_open))
+    yield Reading("argosy_gateway_usage_lost_total", (), float(store.writer.num_lost))
 
 
 def ledger_readings(ledger: GuardedLedger) -> Iterator[Reading]:

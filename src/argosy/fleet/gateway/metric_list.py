@@ -111,6 +111,18 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("argosy_gateway_breaker_state", "0 closed, 1 open, 2 half-open.", "backend"),
     _gauge("argosy_gateway_backend_queue", "Requests that wait inside a backend, as it tells.", "backend"),
     _gauge("argosy_gateway_backend_kv_usage_ratio", "KV pool in use, as a backend tells.", "backend", unit="percentunit"),
+    _gauge("argosy_gateway_kv_events_trusted", "1 while a backend's KV events say what it holds.", "backend"),
+    _gauge("argosy_gateway_kv_event_blocks", "KV blocks known of a backend by its events.", "backend"),
+    _counter("argosy_gateway_kv_event_messages_total", "KV event messages taken in.", "backend", is_live=True),
+    _counter("argosy_gateway_kv_event_gaps_total", "Times that KV events were missing for good.", "backend", is_live=True),
+    _counter("argosy_gateway_kv_event_malformed_total", "KV event messages not understood.", "backend", is_live=True),
+    _counter("argosy_gateway_kv_event_left_out_blocks_total", "KV blocks not remembered.", "backend", is_live=True),
+    _counter(
+        "argosy_gateway_prefix_lookups_total", "Prompts matched by events or by what was sent.", "model", "by", is_live=True
+    ),
+    _counter(
+        "argosy_gateway_prompts_not_tokenized_total", "Prompts matched without tokens.", "model", "reason", is_live=True
+    ),
     _gauge("argosy_gateway_queue_requests", "Requests that wait for capacity.", "priority"),
     _gauge("argosy_gateway_saturation_ratio", "Saturation; 1 and above holds requests back.", "model"),
     _gauge("argosy_gateway_store_up", "1 if a store answers.", "store"),
@@ -120,7 +132,9 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("argosy_gateway_ledger_leases", "Leases that requests of this gateway hold, over the shared ledger."),
     _gauge("argosy_gateway_ledger_pending", "What the shared ledger has yet to be told."),
     _gauge("argosy_gateway_usage_pending_records", "Usage records not yet in the store."),
-    _counter("argosy_gateway_usage_spilled_total", "Usage records that went to the journal.", is_live=True),
+    _counter(
+        "argosy_gateway_usage_lost_total", "Usage records that neither the store, nor disk, nor memory took.", is_live=True
+    ),
     _counter("argosy_gateway_log_lines_dropped_total", "Lines that a slow reader of the log lost.", "log", is_live=True),
     _counter("argosy_gateway_config_reloads_total", "Configurations read while running.", "result"),
     _gauge("argosy_gateway_config_loaded_timestamp_seconds", "When the configuration in force was read.", is_live=False),

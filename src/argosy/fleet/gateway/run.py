@@ -14,6 +14,7 @@ from argosy import __version__
 from argosy.fleet.gateway.config import GatewayConfig
 from argosy.fleet.gateway.config_watch import ConfigWatch
 from argosy.fleet.gateway.line_writer import LineStream, LineWriter
+from argosy.fleet.gateway.metrics import Reading
 from argosy.fleet.gateway.service import GatewayService
 from argosy.observe.logs import configure_logging, log_event
 
@@ -48,12 +49,13 @@ def run_gateway(
     configure_logging(settings.log_level, settings.log_format, cast(TextIO, LineStream(writer)))
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(path, config, secrets, amend, on_started))
+            return runner.run(_serve(writer, path, config, secrets, amend, on_started))
     finally:
         writer.close()
 
 
 async def _serve(
+    log: LineWriter,
     path: Path,
     config: GatewayConfig,
     secrets: Mapping[str, str],
@@ -62,6 +64,7 @@ async def _serve(
 ) -> int:
     service = GatewayService(config, secrets, version=__version__)
     metrics = service.observability.metrics
+    metrics.add_source(lambda: [Reading("argosy_gateway_log_lines_dropped_total", ("events",), float(log.num_dropped))])
     metrics.on_reload("applied", time.time())
 
     def on_read(result: str) -> None:
