@@ -160,6 +160,27 @@ CheckInvariants = Annotated[
     bool, _option("Scheduling", "Check the scheduler's state after each step; to hunt faults.", "--check-invariants")
 ]
 
+KvEventsEndpoint = Annotated[
+    str | None,
+    _option(
+        "Network",
+        "Address to publish changes of the prefix cache on, for routers; it tells the tokens of prompts.",
+        "--kv-events-endpoint",
+        metavar="ADDRESS",
+        default="none",
+    ),
+]
+KvEventsReplayEndpoint = Annotated[
+    str | None,
+    _option(
+        "Network",
+        "Address where missed changes can be asked for.",
+        "--kv-events-replay-endpoint",
+        metavar="ADDRESS",
+        default="none",
+    ),
+]
+KvEventsTopic = Annotated[str, _option("Network", "Topic of the published changes.", "--kv-events-topic", default="empty")]
 Host = Annotated[str, _option("Network", "Address to listen on.", "--host")]
 Port = Annotated[int, _option("Network", "Port to listen on; 0 takes a free one.", "--port")]
 ApiKeys = Annotated[

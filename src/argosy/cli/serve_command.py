@@ -43,6 +43,9 @@ def serve(
     timeout_keep_alive: flags.KeepAliveTimeout = _SERVER.keep_alive_timeout_s,
     ping_interval: flags.PingInterval = _SERVER.ping_interval_s,
     docs: flags.Docs = _SERVER.docs,
+    kv_events_endpoint: flags.KvEventsEndpoint = _ENGINE.kv_events_endpoint,
+    kv_events_replay_endpoint: flags.KvEventsReplayEndpoint = _ENGINE.kv_events_replay_endpoint,
+    kv_events_topic: flags.KvEventsTopic = _ENGINE.kv_events_topic,
     max_model_len: flags.MaxModelLen = _ENGINE.max_model_len,
     max_num_seqs: flags.MaxNumSeqs = _ENGINE.max_num_seqs,
     max_num_batched_tokens: flags.MaxNumBatchedTokens = _ENGINE.max_num_batched_tokens,
@@ -98,6 +101,9 @@ def serve(
         weights=weights,
         threads=threads,
         chat_template=flags.read_template(chat_template),
+        kv_events_endpoint=kv_events_endpoint,
+        kv_events_replay_endpoint=kv_events_replay_endpoint,
+        kv_events_topic=kv_events_topic,
         offline=offline,
         cache_dir=download_dir,
     )
@@ -129,6 +135,9 @@ def run(engine_args: EngineArgs, config: ServerConfig) -> int:
     """
     if not config.api_key_digests and not is_loopback(config.host):
         warn(f"{config.host} can be reached by others, and no --api-key is set: anyone who can may use the model")
+    for endpoint in (engine_args.kv_events_endpoint, engine_args.kv_events_replay_endpoint):
+        if endpoint is not None and not _is_local(endpoint):
+            warn(f"{endpoint} can be reached by others: anyone who can may read the tokens of every prompt")
     from argosy.cli.progress import fetch_model
     from argosy.observe.logs import configure_logging, log_event
     from argosy.server.run import bind, run_server
@@ -188,6 +197,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _is_local(endpoint: str) -> bool:
+    """Whether only this machine can reach an address of ZeroMQ's."""
+    scheme, _, rest = endpoint.partition("://")
+    return scheme == "ipc" or is_loopback(rest.rpartition(":")[0].strip("[]"))
 
 
 def _read_keys(keys: list[str], file: Path | None) -> list[str]:

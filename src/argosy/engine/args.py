@@ -64,6 +64,10 @@ class EngineArgs:
             with torch.
         check_invariants: check the whole state of the scheduler after each step; for tests and for hunting faults.
         chat_template: Jinja source in place of the checkpoint's own.
+        kv_events_endpoint: address to publish changes of the prefix cache on, such as `tcp://127.0.0.1:5557`, for routers;
+            it tells the tokens of prompts to whoever can reach it. None publishes nothing.
+        kv_events_replay_endpoint: where what was missed can be asked for again; None is nowhere.
+        kv_events_topic: of the messages.
         offline: use what is cached, never the network.
         cache_dir: where models are kept; None is `$ARGOSY_HOME` or the user's cache.
     """
@@ -92,6 +96,9 @@ class EngineArgs:
     deterministic: bool = False
     check_invariants: bool = False
     chat_template: str | None = None
+    kv_events_endpoint: str | None = None
+    kv_events_replay_endpoint: str | None = None
+    kv_events_topic: str = ""
     offline: bool = False
     cache_dir: Path | None = None
 
@@ -139,10 +146,22 @@ class EngineArgs:
             raise ConfigError(f"max_waiting must be at least 1, got {self.max_waiting}", param="max_waiting")
         if self.seed is not None and not -(2**63) <= self.seed < 2**64:
             raise ConfigError(f"seed must be a 64-bit integer, got {self.seed}", param="seed")
+        self._check_kv_events()
         # What the scheduler can judge without the model is judged before the model is fetched.
         self.scheduler_config(
             num_blocks=2, max_model_len=2 if self.max_model_len is None else self.max_model_len, kv_dtype=""
         )
+
+    def _check_kv_events(self) -> None:
+        for name in ("kv_events_endpoint", "kv_events_replay_endpoint"):
+            value = getattr(self, name)
+            if value is not None and not value.startswith(("tcp://", "ipc://")):
+                raise ConfigError(f"{name} must begin with tcp:// or ipc://, got {value!r}", param=name)
+        if self.kv_events_endpoint is not None and not self.enable_prefix_caching:
+            raise ConfigError("kv_events_endpoint needs enable_prefix_caching", param="kv_events_endpoint")
+        for name in ("kv_events_replay_endpoint", "kv_events_topic"):
+            if getattr(self, name) and self.kv_events_endpoint is None:
+                raise ConfigError(f"{name} has no effect without kv_events_endpoint", param=name)
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> EngineArgs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from argosy.engine.admission import Admission
 from argosy.engine.args import EngineArgs
@@ -21,6 +22,9 @@ from argosy.models.cache import Progress
 from argosy.models.loaded import LoadedModel
 from argosy.models.loader import load_model
 from argosy.observe.stats import StatsSink
+
+if TYPE_CHECKING:
+    from argosy.engine.kv_publisher import KVPublisher
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +84,16 @@ def assemble(
     """Set up executor and scheduler for a loaded model; it must have been loaded as `args` says.
 
     Raises:
-        ConfigError: the KV pool is too small, or has no room on the device.
+        ConfigError: the KV pool is too small, or has no room on the device; KV events cannot be published.
     """
     built = build_executor(args, loaded)
     executor, config = built.executor, built.config
     clock = MonotonicClock()
-    scheduler = Scheduler(config) if on_record is None else RecordingScheduler(config, on_record=on_record, clock=clock)
+    publisher = make_publisher(args)
+    if on_record is None:
+        scheduler = Scheduler(config, kv_listener=publisher)
+    else:
+        scheduler = RecordingScheduler(config, on_record=on_record, clock=clock, kv_listener=publisher)
     rng = random.Random(args.seed)  # noqa: S311, it seeds samples, it guards nothing
     return EngineParts(
         step_loop=StepLoop(
@@ -95,6 +103,7 @@ def assemble(
             clock=clock,
             sink=sink,
             check_invariants=args.check_invariants,
+            on_close=None if publisher is None else publisher.close,
         ),
         admission=Admission(
             tokenizer=loaded.tokenizer,
@@ -123,6 +132,21 @@ def assemble(
         ),
         clock=clock,
     )
+
+
+def make_publisher(args: EngineArgs) -> KVPublisher | None:
+    """A started publisher of KV events; None if they are not asked for.
+
+    Raises:
+        ConfigError: an address cannot be bound, or a package is missing.
+    """
+    if args.kv_events_endpoint is None:
+        return None
+    from argosy.engine.kv_publisher import KVPublisher, PublisherSettings
+
+    publisher = KVPublisher(PublisherSettings(args.kv_events_endpoint, args.kv_events_replay_endpoint, args.kv_events_topic))
+    publisher.start()
+    return publisher
 
 
 def build_async_engine(args: EngineArgs, *, progress: Progress | None = None, sink: StatsSink | None = None) -> AsyncEngine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from argosy.engine.core.clock import Clock
@@ -40,13 +40,16 @@ class StepLoop:
         clock: Clock,
         sink: StatsSink | None = None,
         check_invariants: bool = False,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
+        """`on_close` is called when the loop is closed, after the executor."""
         self.scheduler = scheduler
         self._executor = executor
         self._tokenizer = tokenizer
         self._clock = clock
         self._sink = sink
         self._check_invariants = check_invariants
+        self._on_close = on_close
         self._live: dict[str, LiveRequest] = {}
         self._lost: str = ""
         self._counters = self._read_counters()
@@ -113,6 +116,8 @@ class StepLoop:
     def close(self) -> None:
         """Free what the executor holds, and report that nothing runs. Called once; nothing may be called after it."""
         self._executor.close()
+        if self._on_close is not None:
+            self._on_close()
         if self._sink is not None:
             # However it came to this end, the last report of a step must not stand for ever.
             stats = self._stats(_NO_STEP, 0.0, self._clock.now_s(), [], [])

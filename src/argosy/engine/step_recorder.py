@@ -17,6 +17,7 @@ from argosy.engine.core.clock import Clock
 from argosy.engine.core.coasting import KnownOutputs
 from argosy.engine.core.config import SchedulerConfig
 from argosy.engine.core.events import OutputEvent
+from argosy.engine.core.kv_events import KVListener
 from argosy.engine.core.plan import StepPlan, StepResult
 from argosy.engine.core.request import FinishReason, Request, Sequence
 from argosy.engine.core.scheduler import Scheduler
@@ -127,10 +128,11 @@ class RecordingScheduler(Scheduler):
         *,
         on_record: OnRecord,
         clock: Clock,
+        kv_listener: KVListener | None = None,
         known_outputs: KnownOutputs | None = None,
     ) -> None:
         """`clock` is the one whose times `schedule` and `commit` are called with."""
-        super().__init__(config, known_outputs=known_outputs)
+        super().__init__(config, kv_listener=kv_listener, known_outputs=known_outputs)
         self._on_record = on_record
         self._clock = clock
         self._start_s = 0.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import StrEnum
 from random import Random
 from types import MappingProxyType
+from typing import Protocol
 
 from argosy.fleet.gateway.backend import Backend
 from argosy.fleet.gateway.bulkhead import Bulkhead, HasRoom, TenantPools
@@ -22,6 +23,19 @@ from argosy.fleet.policies.routing.router import Router
 
 Prefix = Callable[[Exchange], tuple[tuple[int, ...], int]]
 """The prompt as block hashes and the tokens per block, as `RoutingRequest` takes them."""
+
+
+class PromptBlocks(Protocol):
+    """Knows the tokens of prompts, block by block."""
+
+    def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
+        """To be awaited before `blocks_of`; None if there is nothing to wait for."""
+        ...
+
+    def blocks_of(self, exchange: Exchange) -> tuple[tuple[int, ...], int]:
+        """As `Prefix`, of tokens; () for a prompt whose tokens are not known."""
+        ...
+
 
 # Nothing else is known: as long as the breaker's shortest way back, or a model's load, may take.
 _UNKNOWN_RETRY_S = 1.0
@@ -56,7 +70,9 @@ class BackendPool:
         tenants_of: tenants that a member is set apart for, by its id.
     """
 
-    def __init__(self, policy: RoutingPolicy, rng: Random, prefix: Prefix | None) -> None:
+    def __init__(
+        self, policy: RoutingPolicy, rng: Random, prefix: Prefix | None, tokens: PromptBlocks | None = None
+    ) -> None:
         """Empty. The policy's filters are joined by those of bulkheads and of tenants' own backends."""
         self.members: dict[str, Backend] = {}
         self.replicas: list[ReplicaState] = []
@@ -64,6 +80,7 @@ class BackendPool:
         self._tenant_pools = TenantPools(self.tenants_of)
         self._has_room = HasRoom(self._bulkhead_of)
         self._prefix = prefix
+        self._tokens = tokens
         self.router = Router(replace(policy, filters=(*policy.filters, self._tenant_pools, self._has_room)), rng)
 
     def add(self, backend: Backend) -> None:
@@ -85,6 +102,10 @@ class BackendPool:
         """A member has lost its cache. Idempotent."""
         if self.router.policy.prefix_matcher is not None:
             self.router.policy.prefix_matcher.forget(backend_id)
+
+    def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
+        """To be awaited before a request is routed, if there is something to wait for."""
+        return None if self._tokens is None else self._tokens.prepare(exchange)
 
     def refresh(self, now_s: float) -> None:
         """Let the router see what time has done; only a breaker that is not closed changes by itself."""
@@ -130,13 +151,16 @@ class BackendPool:
         A prompt longer than any context goes to the longest: the length is an estimate, and that backend says precisely.
         """
         longest = max((each.max_prompt_tokens for each in self.replicas if each.takes_requests), default=math.inf)
-        blocks, block_tokens = ((), 0) if self._prefix is None else self._prefix(exchange)
+        sent, sent_tokens = ((), 0) if self._prefix is None else self._prefix(exchange)
+        blocks, block_tokens = (sent, sent_tokens) if self._tokens is None else self._tokens.blocks_of(exchange)
         return RoutingRequest(
             exchange.exchange_id,
             prompt_tokens=int(min(exchange.prompt_tokens, longest)),
             expected_output_tokens=exchange.expected_output_tokens,
             prefix_blocks=blocks,
             prefix_block_tokens=block_tokens,
+            sent_blocks=sent,
+            sent_block_tokens=sent_tokens,
             affinity_key=exchange.affinity_key,
             tenant=tenant,
             tried=tried,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from argosy.errors import ConfigError, NoReplicaAvailable
 from argosy.fleet.gateway.backend import Backend, BackendPlacement, BackendStatus
-from argosy.fleet.gateway.backend_pool import BackendPool, PoolState, Prefix
+from argosy.fleet.gateway.backend_pool import BackendPool, PoolState, Prefix, PromptBlocks
 from argosy.fleet.gateway.config_models import BackendSettings
 from argosy.fleet.gateway.engine_metrics import EngineReport
 from argosy.fleet.gateway.exchange import Exchange
@@ -99,18 +99,25 @@ class BackendPools:
         return name in self._pools
 
     def set_pool(
-        self, name: str, policy: RoutingPolicy, *, by_conversation: bool = False, prefix: Prefix | None = None
+        self,
+        name: str,
+        policy: RoutingPolicy,
+        *,
+        by_conversation: bool = False,
+        prefix: Prefix | None = None,
+        tokens: PromptBlocks | None = None,
     ) -> None:
         """Create a pool, or give it another policy; its members and what is in flight stay.
 
         Args:
             by_conversation: weights are shares of conversations, which stay where they are; the policy's filters still hold.
             prefix: for a policy that looks at prefixes.
+            tokens: for one that looks at those of tokens.
         """
         old = self._pools.get(name)
         if by_conversation:
             policy = replace(policy, picker=ConversationPicker(salt=name), scorers=())
-        pool = self._pools[name] = BackendPool(policy, self._rng, prefix)
+        pool = self._pools[name] = BackendPool(policy, self._rng, prefix, tokens)
         for backend in old.members.values() if old is not None else ():
             pool.add(backend)
 
@@ -208,6 +215,11 @@ class BackendPools:
         return gone, added
 
     # --- requests ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, exchange: Exchange, route: Route) -> Awaitable[None] | None:
+        """Find out what routing needs to know of a prompt and takes a while, if there is such a thing."""
+        pool = self._pools.get(route.pool)
+        return None if pool is None else pool.prepare(exchange)
 
     def pick(self, exchange: Exchange, route: Route, tried: frozenset[str], now_s: float) -> BackendPlacement:
         """Choose a backend of the route's pool and book the request on it, on its breaker and on its bulkhead.

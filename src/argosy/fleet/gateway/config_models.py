@@ -8,7 +8,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from argosy.cost.checks import at_least_one, not_negative
 from argosy.errors import ConfigError
-from argosy.fleet.gateway.backend_kinds import BackendKind
+from argosy.fleet.gateway.backend_kinds import BackendKind, profile_of
+from argosy.fleet.gateway.config_kv import KvEventSettings, TokenizerSettings
 from argosy.fleet.routing_settings import RoutingSettings
 from argosy.settings.schema import nearest
 
@@ -66,6 +67,7 @@ class BackendSettings:
         kv_capacity_tokens: of its KV pool, where it does not tell itself.
         usd_per_hour: its price, for routing by cost.
         price: of its tokens; None is the model's.
+        kv_events: where its KV events come from, for routing by prefix_precise; None is nowhere.
     """
 
     url: str
@@ -81,6 +83,7 @@ class BackendSettings:
     kv_capacity_tokens: int | None = None
     usd_per_hour: float = 0.0
     price: PriceSettings | None = None
+    kv_events: KvEventSettings | None = None
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the field that is impossible; derive `name`, normalise `url`."""
@@ -98,6 +101,8 @@ class BackendSettings:
             value = getattr(self, name)
             if value is not None:
                 at_least_one(**{name: value})
+        if self.kv_events is not None and not profile_of(self.kind).takes_cache_salt:
+            raise ConfigError(f"kv_events are those of kind argosy or vllm, not of {self.kind}", param="kv_events")
 
 
 def _checked_url(url: str) -> SplitResult:
@@ -207,6 +212,7 @@ class ModelSettings:
         rules: that send requests for it elsewhere.
         degradation: what it gives up under pressure; None is nothing.
         price: of its tokens; None is free.
+        tokenizer: of the model, for routing by prefix_precise.
     """
 
     name: str
@@ -219,6 +225,7 @@ class ModelSettings:
     rules: tuple[RuleSettings, ...] = ()
     degradation: DegradationSettings | None = None
     price: PriceSettings | None = None
+    tokenizer: TokenizerSettings | None = None
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` naming the field that is impossible."""

@@ -117,6 +117,7 @@ class Exchange:
         attempts: calls of backends; `fallbacks`: pools that failed before the last one.
         usage: what the backend reported or what was counted, also of an answer that was cut off.
         response_headers: of the gateway's own, for the answer.
+        token_blocks: by pool, hashes of the prompt's blocks of tokens; () if they cannot be known.
         tags: what stages want logged, bounded in number and size.
         end_early: ends the request with an error although it runs, from admission to its end; for displacement and drain.
         detail: one line on what went wrong, never with content of the prompt or a secret.
@@ -157,6 +158,7 @@ class Exchange:
     finish_reason: str = ""
     detail: str = ""
     response_headers: dict[str, str] = field(default_factory=dict)
+    token_blocks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     tags: dict[str, Any] = field(default_factory=dict)
     end_early: Callable[[RequestDropped], None] | None = None
 

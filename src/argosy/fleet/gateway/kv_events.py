@@ -1,18 +1,19 @@
-"""KV cache events of backends, on their way into the precise prefix index.
+"""KV cache events of backends, on their way into the prefix index of their pool.
 
-The transport is whoever has it: an engine in this process, a subscriber of vLLM's or SGLang's event stream. Each batch has a
-sequence number; events say what changed, so that after a gap nothing that is known of the backend may be trusted.
+One `KvFeed` per pool, on the event loop of the data path. Who receives the events (`kv_subscriber`) works on another thread,
+and passes them on in portions that a loop can take between two requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from argosy.fleet.policies.routing.kv_event_index import KvEventIndex
+from argosy.fleet.policies.routing.event_or_sent_index import EventOrSentIndex
+from argosy.observe.logs import log_event
 
-MAX_BLOCKS_PER_BACKEND = 2_000_000
+_LOGGER = logging.getLogger("argosy.gateway.kv_events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,118 +48,109 @@ class AllCleared:
 KvEvent = BlocksStored | BlocksRemoved | AllCleared
 
 
-class MalformedEvent(ValueError):
-    """An event that cannot be understood; what follows it cannot be trusted either."""
-
-
-def decode_event(event: Mapping[str, Any]) -> KvEvent:
-    """An event as vLLM and SGLang publish it: a mapping with `type` BlockStored, BlockRemoved or AllBlocksCleared.
-
-    Raises:
-        MalformedEvent: the type is unknown, or a field is missing or wrong.
-    """
-    try:
-        kind = event["type"]
-        if kind == "AllBlocksCleared":
-            return AllCleared()
-        blocks = tuple(_block_id(each) for each in event["block_hashes"])
-        if kind == "BlockRemoved":
-            return BlocksRemoved(blocks)
-        if kind != "BlockStored":
-            raise MalformedEvent(f"the type {str(kind)[:80]!r} of a KV event is unknown")
-        tokens = tuple(int(token) for token in event["token_ids"])
-        if len(tokens) != len(blocks) * int(event["block_size"]):
-            raise MalformedEvent(
-                f"a KV event has {len(blocks)} blocks and {len(tokens)} tokens, which do not fit each other"
-            )
-        parent = event.get("parent_block_hash")
-        adapter = event.get("lora_name") or event.get("lora_id")
-        return BlocksStored(
-            blocks,
-            None if parent is None else _block_id(parent),
-            tokens,
-            cache_salt=str(event.get("cache_salt") or ""),
-            adapter_id="" if adapter is None else str(adapter),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, MalformedEvent):
-            raise
-        raise MalformedEvent(f"a KV event lacks or garbles a field: {error}") from None
-
-
-def _block_id(value: object) -> int:
-    """vLLM names blocks by integers or, with a cryptographic hash, by bytes."""
-    if isinstance(value, bytes):
-        return int.from_bytes(value[:8], "big")
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise MalformedEvent("the hash of a block must be an integer or bytes")
-    return value
-
-
-class KvEventFeed:
-    """Applies events to an index, backend by backend. Belongs to the event loop of the data path.
+@dataclass(slots=True, eq=False)
+class KvSource:
+    """What one subscription has told about one backend.
 
     Attributes:
-        num_gaps: times that batches of a backend were missing or malformed, and what was known of it was dropped.
+        is_open: False once the subscription has been ended; what still comes from it is ignored.
+        num_batches: messages taken in, replayed ones included.
+        num_gaps: times that messages were missing and could not be had again, so that what was known was dropped.
+        num_malformed: messages that could not be understood, with the same consequence.
+        num_left_out: blocks that were not remembered, because the limit was reached or their size is another one.
     """
 
-    def __init__(self, index: KvEventIndex, *, max_blocks_per_backend: int = MAX_BLOCKS_PER_BACKEND) -> None:
-        self.num_gaps = 0
-        self._index = index
-        self._max_blocks = max_blocks_per_backend
-        self._next: dict[str, int] = {}
+    backend_id: str
+    max_blocks: int
+    is_open: bool = True
+    num_batches: int = 0
+    num_gaps: int = 0
+    num_malformed: int = 0
+    num_left_out: int = 0
+    has_told_size: bool = False
 
-    def on_batch(self, backend_id: str, sequence: int, events: Sequence[KvEvent | Mapping[str, Any]]) -> bool:
-        """Take in one batch; False if the backend should be asked to tell again what it holds.
 
-        A batch that came before is passed over. After a gap or a malformed event everything known of the backend is dropped
-        and later events build on nothing: what they name grows again as the backend stores new prefixes.
+class KvFeed:
+    """Applies events to a pool's index, backend by backend. Belongs to the event loop of the data path."""
+
+    def __init__(self, index: EventOrSentIndex) -> None:
+        self.index = index
+
+    def num_blocks_of(self, source: KvSource) -> int:
+        """Blocks known of a backend."""
+        return self.index.events.num_blocks_of(source.backend_id)
+
+    def trust(self, source: KvSource) -> None:
+        """From here on the events say what the backend holds; until then it is what was sent to it."""
+        if source.is_open:
+            self.index.set_told(source.backend_id, told=True)
+
+    def lose(self, source: KvSource) -> None:
+        """The connection is gone, and what the backend holds is unknown."""
+        if source.is_open:
+            self._clear(source)
+            self.index.set_told(source.backend_id, told=False)
+
+    def gap(self, source: KvSource, *, malformed: bool = False) -> None:
+        """Something was missed: what was known of the backend is dropped, and grows again with what it stores.
+
+        What it stores below a block that is not known any more is left out: no prompt reaches it.
         """
-        expected = self._next.get(backend_id)
-        if expected is not None and sequence < expected and sequence != 0:
-            return True
-        complete = expected is None or sequence == expected
-        if not complete:
-            # A number of 0 again: the backend has started anew.
-            self._drop(backend_id)
-        self._next[backend_id] = sequence + 1
-        try:
-            decoded = [decode_event(event) if isinstance(event, Mapping) else event for event in events]
-        except MalformedEvent:
-            self._drop(backend_id)
-            return False
-        for event in decoded:
-            self._apply(backend_id, event)
-        return complete
+        if not source.is_open:
+            return
+        source.num_gaps += not malformed
+        source.num_malformed += malformed
+        self._clear(source)
 
-    def forget(self, backend_id: str) -> None:
-        """A backend left or lost its cache. Idempotent."""
-        self._index.forget(backend_id)
-        self._next.pop(backend_id, None)
+    def close(self, source: KvSource) -> None:
+        """The subscription has ended. Idempotent."""
+        self.lose(source)
+        source.is_open = False
 
-    def _drop(self, backend_id: str) -> None:
-        self.num_gaps += 1
-        self._index.cleared(backend_id)
+    def apply(self, source: KvSource, events: Iterable[KvEvent]) -> None:
+        """Take in events, in order."""
+        if source.is_open:
+            for event in events:
+                self._apply(source, event)
 
-    def _apply(self, backend_id: str, event: KvEvent) -> None:
-        index = self._index
+    def _clear(self, source: KvSource) -> None:
+        self.index.events.cleared(source.backend_id)
+
+    def _apply(self, source: KvSource, event: KvEvent) -> None:
+        index, backend_id = self.index.events, source.backend_id
         if isinstance(event, AllCleared):
             index.cleared(backend_id)
-            return
-        if isinstance(event, BlocksRemoved):
+        elif isinstance(event, BlocksRemoved):
             for block_id in event.block_ids:
                 index.removed(backend_id, block_id)
-            return
-        size = index.block_tokens
-        if len(event.token_ids) != size * len(event.block_ids):
-            # Blocks of another size than the prompts are hashed in would never match.
-            self._drop(backend_id)
-            return
-        if index.num_blocks_of(backend_id) + len(event.block_ids) > self._max_blocks:
-            self._drop(backend_id)
+        elif event.block_ids:
+            self._store(source, event)
+
+    def _store(self, source: KvSource, event: BlocksStored) -> None:
+        index, backend_id = self.index.events, source.backend_id
+        size = len(event.token_ids) // len(event.block_ids)
+        if size != index.block_tokens:
+            source.num_left_out += len(event.block_ids)
+            self._tell_size(source, size)
             return
         parent = event.parent_block_id
         for place, block_id in enumerate(event.block_ids):
+            if index.num_blocks_of(backend_id) >= source.max_blocks and not index.knows(backend_id, block_id):
+                source.num_left_out += len(event.block_ids) - place
+                return
             tokens = event.token_ids[place * size : (place + 1) * size]
             index.stored(backend_id, block_id, parent, tokens, cache_salt=event.cache_salt, adapter_id=event.adapter_id)
             parent = block_id
+
+    def _tell_size(self, source: KvSource, size: int) -> None:
+        """Once for a subscription: blocks of another size than the prompts are hashed in would never match."""
+        if not source.has_told_size:
+            source.has_told_size = True
+            log_event(
+                _LOGGER,
+                logging.ERROR,
+                "KV blocks of another size are of no use; set routing.block_tokens to the backend's block size",
+                backend=source.backend_id,
+                block_tokens=size,
+                expected=self.index.events.block_tokens,
+            )

@@ -160,6 +160,9 @@ class RequestRun:
             if self._ticket is None:
                 exchange.queued_s = pipeline.clock()
                 self._ticket = await stages.dispatcher.enter(exchange, route)
+            preparing = stages.backends.prepare(exchange, route)
+            if preparing is not None:
+                await preparing
             now_s = pipeline.clock()
             placement = stages.backends.pick(exchange, route, attempts.tried, now_s)
         except RequestDropped as error:

@@ -22,6 +22,7 @@ from argosy.fleet.gateway.drain import Drain
 from argosy.fleet.gateway.estimator import QuantileEstimator
 from argosy.fleet.gateway.gateway_app import GatewayApp
 from argosy.fleet.gateway.http_server import HttpServer
+from argosy.fleet.gateway.kv_routing import DEFAULT_BLOCK_TOKENS, KvRoutes
 from argosy.fleet.gateway.live_readings import ledger_readings, store_readings
 from argosy.fleet.gateway.model_chooser import ConfiguredModels
 from argosy.fleet.gateway.observability import Observability
@@ -42,7 +43,6 @@ from argosy.fleet.gateway.watch import BackendWatch
 from argosy.fleet.policies.estimates import OutputQuantile
 from argosy.fleet.policies.retries import RetryBudget
 from argosy.fleet.policies.soft_quota import SoftQuota
-from argosy.fleet.routing_settings import RoutingSettings
 from argosy.observe.logs import log_event
 
 _LOGGER = logging.getLogger("argosy.gateway")
@@ -141,7 +141,8 @@ class GatewayService:
             server_limits(config),
         )
         self._upstreams: set[Upstream] = set()
-        self._routed: dict[str, tuple[RoutingSettings, str]] = {}
+        self._routed: dict[str, tuple[object, ...]] = {}
+        self.kv_routes = KvRoutes()
         self._tasks: list[asyncio.Task[None]] = []
         self.health_port: int | None = None
 
@@ -164,6 +165,7 @@ class GatewayService:
         self._set_models(self.config.models)
         await self.admission.start()
         self.observability.add_pools(self.pools, self.dispatcher, self._pool_names)
+        self.observability.metrics.add_source(self.kv_routes.readings)
         store = self.admission.store
         if store is not None:
             self.observability.metrics.add_source(lambda: store_readings(store))
@@ -227,6 +229,7 @@ class GatewayService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.watch.stop()
+        await self.kv_routes.close()
         for upstream in self._upstreams:
             await upstream.pool.close()
         await self.admission.close()
@@ -248,15 +251,28 @@ class GatewayService:
     def _set_models(self, models: tuple[ModelSettings, ...]) -> None:
         wanted = {model.name for model in models}
         for name in {settings.pool for settings in self.pools.statuses(self._clock())} - wanted:
+            self.kv_routes.remove(name)
             self.pools.remove_pool(name)
+        routed: dict[str, tuple[object, ...]] = {}
         for model in models:
             # Another router would know nothing of who holds which prefix; only another policy is worth that.
-            if not self.pools.has_pool(model.name) or self._routed.get(model.name) != (model.routing, model.split):
-                policy = model.routing.make(block_tokens=1)
-                prefix = prompt_prefix if policy.prefix_matcher is not None else None
-                self.pools.set_pool(model.name, policy, by_conversation=model.split == "conversation", prefix=prefix)
+            how = routed[model.name] = (model.routing, model.split, model.tokenizer)
+            if not self.pools.has_pool(model.name) or self._routed.get(model.name) != how:
+                self._set_pool(model)
             self.pools.reconcile(model.name, pool_backends(model))
-        self._routed = {model.name: (model.routing, model.split) for model in models}
+            self.kv_routes.set_backends(model.name, pool_backends(model))
+        self._routed = routed
+
+    def _set_pool(self, model: ModelSettings) -> None:
+        policy = model.routing.make(block_tokens=DEFAULT_BLOCK_TOKENS)
+        tokens = self.kv_routes.set_route(model, policy)
+        self.pools.set_pool(
+            model.name,
+            policy if tokens is None else tokens.policy,
+            by_conversation=model.split == "conversation",
+            prefix=prompt_prefix if policy.prefix_matcher is not None else None,
+            tokens=tokens,
+        )
 
     def _stream(self) -> Random:
         """Random numbers for one part, which do not depend on what the others draw."""

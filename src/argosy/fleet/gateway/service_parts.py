@@ -11,6 +11,7 @@ from argosy.fleet.gateway.config import GatewayConfig
 from argosy.fleet.gateway.config_models import BackendSettings, ModelSettings, PriceSettings
 from argosy.fleet.gateway.exchange import Exchange
 from argosy.fleet.gateway.http_server import ServerLimits
+from argosy.fleet.gateway.kv_checks import check_precise
 from argosy.fleet.gateway.pipeline import PipelineSettings
 from argosy.fleet.gateway.prices import Price, PriceTable
 from argosy.fleet.gateway.stages import Upstream
@@ -101,12 +102,7 @@ def price_table(config: GatewayConfig) -> PriceTable:
 def check_routing(config: GatewayConfig) -> None:
     """Raise `ConfigError` for a policy that a gateway cannot follow."""
     for number, model in enumerate(config.models):
-        if model.routing.policy == "prefix_precise":
-            raise ConfigError(
-                f"models[{number}].routing: prefix_precise needs the prompt's token ids, which a gateway does not have; "
-                "use prefix_aware",
-                param=f"models[{number}].routing",
-            )
+        check_precise(number, model)
 
 
 def check_fixed(old: GatewayConfig, new: GatewayConfig) -> None:

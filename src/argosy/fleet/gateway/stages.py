@@ -10,7 +10,7 @@ stage has granted is given back by the pipeline on every way out, the client's l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -157,6 +157,10 @@ class Placement(Protocol):
 
 class Backends(Protocol):
     """Picks backends: routing, health and breakers behind one face."""
+
+    def prepare(self, exchange: Exchange, route: Route) -> Awaitable[None] | None:
+        """To be awaited before `pick`; None if there is nothing to wait for. Takes a bounded time and raises nothing."""
+        ...
 
     def pick(self, exchange: Exchange, route: Route, tried: frozenset[str], now_s: float) -> Placement:
         """Choose a backend of the route's pool and book the request on it.

@@ -31,6 +31,10 @@ class KvEventIndex:
         """Blocks known of one replica."""
         return len(self._hash_of_block.get(replica_id, ()))
 
+    def knows(self, replica_id: str, block_id: int) -> bool:
+        """Whether a replica is known to hold the block that it calls `block_id`."""
+        return block_id in self._hash_of_block.get(replica_id, ())
+
     def stored(
         self,
         replica_id: str,

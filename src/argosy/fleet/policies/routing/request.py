@@ -19,6 +19,7 @@ class RoutingRequest:
         expected_output_tokens: an estimate, such as a quantile of earlier answers.
         prefix_blocks: hash of each leading block of the prompt, chained, as `token_block_hashes` makes them.
         prefix_block_tokens: tokens per block of `prefix_blocks`, counted or estimated.
+        sent_blocks, sent_block_tokens: the same prompt as it was written, for who has no tokens of it.
         affinity_key: keeps requests with the same key together: a conversation, a session or a user; "" for none.
         tenant, region: where the request comes from; "" if unknown.
         allowed_regions: the only regions that may serve it; empty for any.
@@ -33,6 +34,8 @@ class RoutingRequest:
     expected_output_tokens: int = 0
     prefix_blocks: tuple[int, ...] = ()
     prefix_block_tokens: int = 0
+    sent_blocks: tuple[int, ...] = ()
+    sent_block_tokens: int = 0
     affinity_key: str = ""
     tenant: str = ""
     region: str = ""
