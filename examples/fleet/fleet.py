@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -65,15 +65,22 @@ def run(model: str, port: int, folder: Path, *, once: bool) -> int:
     config = folder / "gateway.yaml"
     config.write_text(CONFIG.format(port=port, model=model, urls=urls, folder=folder))
     with contextlib.ExitStack() as running:
-        for name, url in zip(("one", "two"), urls, strict=True):
-            serve = ("serve", model, "--port", url.rpartition(":")[2], "--threads", str(threads))
-            running.enter_context(process(name, folder, *serve, "--kv-cache-memory", "256MiB"))
+
+        def start(name: str, *arguments: str, environment: dict[str, str] | None = None) -> Process:
+            process = Process(name, folder, *arguments, environment=environment)
+            running.callback(process.stop)
+            return process
+
+        memory = ("--threads", str(threads), "--kv-cache-memory", "256MiB")
+        engines = [
+            start(name, "serve", model, "--port", url.rpartition(":")[2], *memory)
+            for name, url in zip(("one", "two"), urls, strict=True)
+        ]
         print(f"engines: one {urls[0]}, two {urls[1]}; loading {model} …", flush=True)
-        for url in urls:
-            wait_until_ready(f"{url}/health/ready")
-        running.enter_context(process("gateway", folder, "gateway", str(config), environment={"ADA_KEY": key}))
+        for engine, url in zip(engines, urls, strict=True):
+            engine.wait_until_ready(f"{url}/health/ready")
         gateway = f"http://127.0.0.1:{port}"
-        wait_until_ready(f"{gateway}/health/ready")
+        start("gateway", "gateway", str(config), environment={"ADA_KEY": key}).wait_until_ready(f"{gateway}/health/ready")
         print(f"gateway: {gateway}, configured by {config}\n", flush=True)
         for question in ("Name the capital of France.", "Name the capital of Italy.", "Name the capital of Spain."):
             print(f"  {question:<30}{ask(gateway, key, question)}")
@@ -118,38 +125,36 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@contextlib.contextmanager
-def process(name: str, folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[None]:
-    """`argosy` with `arguments` while the context lasts; out of the terminal's reach, so that it is ended in order."""
-    log = folder / f"{name}.log"
-    command: Sequence[str] = (sys.executable, "-m", "argosy", *arguments)
-    with log.open("w") as out:
-        child = subprocess.Popen(
-            command, stdout=out, stderr=out, env={**os.environ, **(environment or {})}, start_new_session=True
-        )
-    try:
-        yield
-    except httpx.HTTPError as error:
-        raise SystemExit(f"{name}: {error}; its log:\n{log.read_text()[-2000:]}") from None
-    finally:
-        child.terminate()
+class Process:
+    """`argosy` with `arguments`, out of the terminal's reach, so that it is ended in order."""
+
+    def __init__(self, name: str, folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        self._name, self._log = name, folder / f"{name}.log"
+        command: Sequence[str] = (sys.executable, "-m", "argosy", *arguments)
+        with self._log.open("w") as out:
+            self._child = subprocess.Popen(
+                command, stdout=out, stderr=out, env={**os.environ, **(environment or {})}, start_new_session=True
+            )
+
+    def wait_until_ready(self, url: str) -> None:
+        """Return when `url` answers 200; exit with the end of the log if the process ends or takes too long."""
+        until_s = time.monotonic() + START_S
+        while self._child.poll() is None and time.monotonic() < until_s:
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(url, timeout=5.0).status_code == 200:
+                    return
+            time.sleep(0.1)
+        raise SystemExit(f"{self._name} did not start; the end of its log:\n{self._log.read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        """End it, by force if it does not end by itself."""
+        self._child.terminate()
         try:
-            child.wait(STOP_S)
+            self._child.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        print(f"{name} stopped ({child.returncode})", flush=True)
-
-
-def wait_until_ready(url: str) -> None:
-    """Return when `url` answers 200."""
-    until_s = time.monotonic() + START_S
-    while time.monotonic() < until_s:
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(url, timeout=5.0).status_code == 200:
-                return
-        time.sleep(0.1)
-    raise httpx.ReadTimeout(f"{url} was not ready within {START_S:.0f} s")
+            self._child.kill()
+            self._child.wait()
+        print(f"{self._name} stopped ({self._child.returncode})", flush=True)
 
 
 if __name__ == "__main__":

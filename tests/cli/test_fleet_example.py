@@ -26,8 +26,8 @@ def test_requests_go_through_and_ctrl_c_stops_everything(tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()  # it ends its engines
+        process.wait(120)
     text = out.read_text()
     assert "Paris" in text
     assert "Rome" in text
