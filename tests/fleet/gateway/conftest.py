@@ -17,13 +17,14 @@ import pytest
 
 from argosy.errors import Unauthorized, UnknownModel
 from argosy.fleet.gateway.backends import BackendPools, PoolLimits
+from argosy.fleet.gateway.client_connection import ServerLimits
 from argosy.fleet.gateway.config_models import BackendSettings
 from argosy.fleet.gateway.config_operations import DrainSettings
 from argosy.fleet.gateway.dispatch import PoolDispatchers
 from argosy.fleet.gateway.drain import Drain
 from argosy.fleet.gateway.estimator import QuantileEstimator
 from argosy.fleet.gateway.exchange import AttemptResult, Exchange, Principal
-from argosy.fleet.gateway.http_server import HttpServer, ServerLimits
+from argosy.fleet.gateway.http_server import HttpServer
 from argosy.fleet.gateway.local_ledger import LocalLedger
 from argosy.fleet.gateway.pipeline import Pipeline, PipelineSettings, Stages
 from argosy.fleet.gateway.prices import PriceTable

@@ -8,8 +8,8 @@ import subprocess
 import orjson
 import pytest
 
+from argosy.fleet.gateway.client_connection import ServerLimits
 from argosy.fleet.gateway.config_operations import DrainSettings
-from argosy.fleet.gateway.http_server import ServerLimits
 
 
 async def test_a_slow_client_does_not_fill_memory(make_gateway, connect, chat):

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from argosy.errors import ConfigError
-from argosy.fleet.gateway.http_server import HttpServer, ServerLimits
+from argosy.fleet.gateway.client_connection import ServerLimits
+from argosy.fleet.gateway.http_server import HttpServer
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: a\r\n"
 

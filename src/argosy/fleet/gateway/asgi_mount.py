@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
-from argosy.fleet.gateway.http_server import HttpRequest, ResponseWriter
+from argosy.fleet.gateway.http_messages import HttpRequest, ResponseWriter
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[

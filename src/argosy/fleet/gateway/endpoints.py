@@ -12,7 +12,7 @@ import orjson
 
 from argosy.errors import InvalidRequest, UnsupportedMediaType
 from argosy.fleet.gateway.exchange import Endpoint, Exchange
-from argosy.fleet.gateway.http_server import HttpRequest
+from argosy.fleet.gateway.http_messages import HttpRequest
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {

@@ -12,7 +12,7 @@ from argosy.fleet.gateway.asgi_mount import AsgiMount
 from argosy.fleet.gateway.endpoints import ENDPOINTS, check_head, open_exchange, presented_key
 from argosy.fleet.gateway.exchange import Endpoint
 from argosy.fleet.gateway.health_endpoints import GatewayHealth
-from argosy.fleet.gateway.http_server import HttpRequest, ResponseWriter
+from argosy.fleet.gateway.http_messages import HttpRequest, ResponseWriter
 from argosy.fleet.gateway.pipeline import Pipeline
 from argosy.fleet.gateway.replies import JSON, error_body, error_reply
 

@@ -16,7 +16,7 @@ from argosy.fleet.gateway.config_operations import DrainSettings
 from argosy.fleet.gateway.drain import Drain
 from argosy.fleet.gateway.endpoints import ENDPOINTS, open_exchange
 from argosy.fleet.gateway.exchange import Exchange
-from argosy.fleet.gateway.http_server import HttpRequest, ResponseWriter
+from argosy.fleet.gateway.http_messages import HttpRequest, ResponseWriter
 from argosy.fleet.gateway.request_run import RequestRun
 from argosy.fleet.gateway.stages import (
     AdmissionLedger,

@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from typing import Protocol
 
-from argosy.fleet.gateway.http_server import RawHeaders, ResponseWriter
+from argosy.fleet.gateway.http_messages import RawHeaders, ResponseWriter
 from argosy.fleet.gateway.upstream import UpstreamConnection, UpstreamError
 
 _BUFFER_BYTES = 256 * 1024

@@ -10,7 +10,7 @@ from argosy.errors import ArgosyError
 from argosy.fleet.gateway.backend_call import BackendCall, Failure
 from argosy.fleet.gateway.endpoints import check_head, presented_key, read_body
 from argosy.fleet.gateway.exchange import AttemptResult, Exchange
-from argosy.fleet.gateway.http_server import HttpRequest, ResponseWriter
+from argosy.fleet.gateway.http_messages import HttpRequest, ResponseWriter
 from argosy.fleet.gateway.rate_limit_headers import rate_limit_headers
 from argosy.fleet.gateway.replies import error_event, error_reply
 from argosy.fleet.gateway.stages import Route, Ticket

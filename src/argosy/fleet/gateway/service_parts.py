@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from argosy.errors import ConfigError
 from argosy.fleet.gateway.backend_kinds import profile_of
+from argosy.fleet.gateway.client_connection import ServerLimits
 from argosy.fleet.gateway.config import GatewayConfig
 from argosy.fleet.gateway.config_models import BackendSettings, ModelSettings, PriceSettings
 from argosy.fleet.gateway.exchange import Exchange
-from argosy.fleet.gateway.http_server import ServerLimits
 from argosy.fleet.gateway.kv_checks import check_precise
 from argosy.fleet.gateway.pipeline import PipelineSettings
 from argosy.fleet.gateway.prices import Price, PriceTable
