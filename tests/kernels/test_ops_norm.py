@@ -67,6 +67,30 @@ def test_quantised_rows_are_the_quantised_f32_rows_bit_for_bit(run_op, rng, colu
         np.testing.assert_array_equal(got, array)
 
 
+def test_what_rounding_left_of_refined_groups_stands_behind_the_others(run_op, rng):
+    hidden, weight = rng.standard_normal((5, 128), dtype=np.float32), rng.standard_normal(128, dtype=np.float32)
+    hidden[:, 40] *= 1000
+    normed, scratch = np.empty((5, 128), np.float32), np.empty(128, np.float32)
+    args = NormArgs(address(hidden), 0, 0, address(weight), 128, EPS, 0, address(normed))
+    run_op(rms_norm_op, args, items=5)
+    refined = np.array([3, 1], np.int64)
+    q, (scales, sums) = np.full((5, 6 * 32), 99, np.int8), np.full((2, 5, 6), np.nan, np.float32)
+    args = args._replace(out=address(scratch), q=address(q), scales=address(scales), scale_sums=address(sums))
+    run_op(rms_norm_quantize_op, args._replace(refined=address(refined), num_refined=2), 5)
+    groups = q.reshape(5, 6, 32).astype(np.float32)
+    np.testing.assert_allclose(sums, scales * groups.sum(axis=2), rtol=1e-6, atol=1e-6)
+    values, found = normed.reshape(5, 4, 32), groups * scales[..., None]
+    found[:, 3] += found[:, 4]
+    found[:, 1] += found[:, 5]
+    bounds = np.abs(values).max(axis=2, keepdims=True) / 254 * 1.001
+    bounds[:, [1, 3]] /= 200
+    assert np.all(np.abs(values - found[:, :4]) <= bounds)
+    plain = [np.empty((5, 128), np.int8), np.empty((5, 4), np.float32), np.empty((5, 4), np.float32)]
+    for row in range(5):
+        quantize_row(address(normed[row]), 128, *(address(a[row]) for a in plain))
+    np.testing.assert_array_equal(q[:, :128], plain[0])
+
+
 def test_chosen_rows_are_gathered(run_op, rng):
     hidden, weight = rng.standard_normal((9, 40), dtype=np.float32), rng.standard_normal(40, dtype=np.float32)
     rows, out = np.array([7, 0, 7], dtype=np.int64), np.empty((3, 40), np.float32)

@@ -90,7 +90,7 @@ def wire_events(events: Iterable[KVEvent], names: BlockNames) -> list[dict[str, 
             if last is not None and parent is not None and last["block_hashes"][-1] == parent:
                 last["block_hashes"].append(name)
                 last["token_ids"].extend(event.token_ids)
-                last["extra_keys"].append(None)
+                last["extra_keys"].append([last["lora_name"]] if last["lora_name"] else None)
             else:
                 written.append(_stored(event, name, parent))
         elif isinstance(event, BlockRemoved):

@@ -30,6 +30,7 @@ OP_MODULES = (
     "ops_attention",
     "ops_activation",
     "ops_logits",
+    "ops_copy",
     "sampling",
     "team",
 )

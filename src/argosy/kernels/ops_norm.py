@@ -15,7 +15,7 @@ import numpy as np
 from numba import cfunc, njit
 
 from argosy.kernels.pointers import OP_SIGNATURE, bits_float, load_i64
-from argosy.kernels.quantize_activations import quantize_row
+from argosy.kernels.quantize_activations import quantize_row, refine_row
 from argosy.kernels.simd import LANES, VECTOR_BYTES, fma, load, load_first, load_up_to, splat, store_up_to, sum_lanes
 from argosy.kernels.tape import Arg
 
@@ -33,7 +33,8 @@ class NormArgs(NamedTuple):
         rows: address of i64[items]: the row of `hidden` that each item reads, or 0 for row i. Needs `branch` 0, since an
             item would add it to a row again that another one has.
         out: address of f32[items, columns]. When quantising: of f32[columns], scratch of each thread's own (`PerThread`).
-        q, scales, scale_sums: only when quantising: as `quantize_groups_op`.
+        q, scales, scale_sums: only when quantising: as `quantize_groups_op`, with `num_refined` groups more in a row.
+        refined, num_refined: address of i64[num_refined]: groups that are refined (`refine_row`).
     """
 
     hidden: int
@@ -47,6 +48,8 @@ class NormArgs(NamedTuple):
     q: int = 0
     scales: int = 0
     scale_sums: int = 0
+    refined: int = 0
+    num_refined: int = 0
 
 
 @njit(nogil=True, cache=True)
@@ -111,8 +114,11 @@ def rms_norm_op(args: Any, begin: int, end: int, thread: int) -> None:  # noqa: 
 def rms_norm_quantize_op(args: Any, begin: int, end: int, thread: int) -> None:  # noqa: ARG001
     """Rows begin..end quantised in groups of 32, through the thread's scratch row; args: `NormArgs`."""
     columns, row = args[4], args[7]
+    refined, num_refined = args[11], args[12]
     groups = (columns + 31) // 32
     for item in range(begin, end):
         _norm_row(args, item, row)
-        first = item * groups
-        quantize_row(row, columns, args[8] + 32 * first, args[9] + 4 * first, args[10] + 4 * first)
+        first = item * (groups + num_refined)
+        q, scales, scale_sums = args[8] + 32 * first, args[9] + 4 * first, args[10] + 4 * first
+        quantize_row(row, columns, q, scales, scale_sums)
+        refine_row(row, groups, refined, num_refined, q, scales, scale_sums)

@@ -11,15 +11,19 @@ whose scale would be subnormal (m below 1.5e-36) is zero. A NaN or an infinity m
 every output of the token, so that a broken model is noticed at its logits.
 
 Per token, the whole row is one group.
+
+A group with an outlier is coarse for all its other members. Such a group can be refined: what rounding left of it is
+quantised once more, as a group behind the last one, which makes its error 254 times smaller.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import cfunc, njit
 
-from argosy.kernels.pointers import OP_SIGNATURE
+from argosy.kernels.pointers import OP_SIGNATURE, load_f32, load_i64, load_s8, store_f32
 from argosy.kernels.quantize_vectors import (
     GROUP,
     group_magnitude,
@@ -74,6 +78,20 @@ def quantize_group(x: int, q: int, scale: int, scale_sum: int) -> None:
     group_scale = scale_of(group_magnitude(x))
     total = round_group(x, q, group_scale)
     store_scales(group_scale, total, scale, scale_sum)
+
+
+@njit(nogil=True, cache=True)
+def refine_row(x: int, groups: int, refined: int, num_refined: int, q: int, scales: int, scale_sums: int) -> None:
+    """Quantise what rounding left of the `num_refined` groups whose i64 numbers are at address `refined`, behind the
+    `groups` that are quantised; each is a whole group, listed once. Changes these groups of `x`."""
+    for index in range(num_refined):
+        group = load_i64(refined + 8 * index)
+        rest, rounded, scale = x + group * 4 * GROUP, q + group * GROUP, load_f32(scales + group * 4)
+        for i in range(GROUP):
+            left = load_f32(rest + 4 * i) - scale * np.float32(load_s8(rounded + i))
+            store_f32(rest + 4 * i, left)
+        behind = groups + index
+        quantize_group(rest, q + behind * GROUP, scales + behind * 4, scale_sums + behind * 4)
 
 
 @njit(nogil=True, cache=True)

@@ -250,14 +250,19 @@ def round_in_groups(x: torch.Tensor) -> torch.Tensor:
     return torch.where(scale > 0, (groups / scale).round() * scale, 0.0).flatten(-2)
 
 
-def stored_and_reference(config: ModelConfig, matrix_type: GGMLQuantizationType) -> tuple[StoredWeights, Decoder]:
-    """Random weights with matrices of `matrix_type`, and a decoder of the same numbers in fp32."""
+def stored_and_reference(
+    config: ModelConfig, matrix_type: GGMLQuantizationType, *, outlier: bool
+) -> tuple[StoredWeights, Decoder]:
+    """Random weights with matrices of `matrix_type`, and a decoder of the same numbers in fp32; with `outlier`, one channel
+    of the residual stream is far larger than the others."""
     decoder = random_decoder(config)
     weights = []
     with torch.no_grad():
         for name, slot in checkpoint_slots(decoder).items():
             if "norm" in name and not config.norm_offset:
                 slot.add_(1.0)
+            if outlier and "embed" in name:
+                slot[:, OUTLIER_CHANNEL] *= 100
             stored_type = matrix_type if slot.ndim == 2 else GGMLQuantizationType.F32
             raw = quantize(slot.numpy(), stored_type).view(np.uint8)
             slot.copy_(torch.from_numpy(np.array(dequantize(raw, stored_type))).view(slot.shape))
@@ -314,7 +319,9 @@ KERNEL_CONFIGS: dict[str, dict] = {
     "biased": {"qkv_bias": True, "output_bias": True, "mlp_bias": True},
     "qwen3": {"architecture": "qwen3", "qk_norm": True, "head_dim": 16},
     "windows": {"layer_windows": (7, None, 100)},
+    "outliers": {"hidden_size": 256},
 }
+OUTLIER_CHANNEL = 70
 
 
 def kernel_config(name: str) -> ModelConfig:
@@ -335,7 +342,7 @@ def kernel_model() -> Callable[[str, str], tuple[ModelConfig, StoredWeights, Dec
     @functools.cache
     def make(name: str, matrix_type: str) -> tuple[ModelConfig, StoredWeights, Decoder]:
         config = kernel_config(name)
-        return config, *stored_and_reference(config, GGMLQuantizationType[matrix_type])
+        return config, *stored_and_reference(config, GGMLQuantizationType[matrix_type], outlier=name == "outliers")
 
     return make
 

@@ -96,9 +96,15 @@ class Gemm:
         out: NDArray[np.float32] | None = None,
         accumulate: bool = False,
         cuts: tuple[int, ...] = (),
+        refined: tuple[int, ...] = (),
     ) -> NDArray[np.float32]:
-        """`out` [T, at least rows], made if None; items are done in the chunks between `cuts`."""
+        """`out` [T, at least rows], made if None; items are done in the chunks between `cuts`. The last groups of the
+        activations are the remainders of the `refined` ones."""
+        groups = -(-matrix.columns // 32)
+        offsets = np.array([group * matrix.panel_bytes // groups for group in refined], np.int64)
         operands = {
+            GemmArg.NUM_REFINED: len(refined),
+            GemmArg.REFINED_OFFSETS: offsets.ctypes.data,
             GemmArg.ACTIVATIONS: activations.q.ctypes.data,
             GemmArg.ACTIVATION_STRIDE_BYTES: activations.q.shape[1],
             GemmArg.SCALES: activations.scales.ctypes.data,

@@ -35,6 +35,28 @@ def test_close_to_the_exact_product_and_bits_apart_from_other_tokens(
     assert np.array_equal(gemm(matrix, activations.only(20))[0], together[20])
 
 
+@pytest.mark.parametrize("ggml_type", [G.Q4_0, G.Q4_1, G.Q5_0, G.Q5_1, G.Q8_0], ids=lambda t: t.name)
+@pytest.mark.parametrize("refined", [(0,), (7, 2, 5)])
+def test_remainders_of_refined_groups_meet_the_weights_of_their_group(
+    gemm, random_activations, random_blocks, rng, ggml_type, refined
+):
+    matrix = pack(ggml_type, random_blocks(rng, ggml_type, 35, 256)).with_bias(rng.standard_normal(35).astype(np.float32))
+    activations = random_activations(rng, 9, 256 + 32 * len(refined))
+    values, weights = activations.values(), dequantize(matrix)
+    whole = values[:, :256].copy()
+    for index, group in enumerate(refined):
+        whole[:, 32 * group : 32 * group + 32] += values[:, 256 + 32 * index : 288 + 32 * index]
+    before = rng.standard_normal((9, 35)).astype(np.float32)
+    together = gemm(matrix, activations, refined=refined, out=before.copy(), accumulate=True)
+    bound = 1e-5 * (np.abs(values).sum(axis=1, keepdims=True) * np.abs(weights).max() + 10)
+    assert np.all(np.abs(together - (whole @ weights.T.astype(np.float64) + before + matrix.bias)) <= bound)
+    assert np.array_equal(
+        gemm(matrix, activations, refined=refined, out=before.copy(), accumulate=True, cuts=(1,)), together
+    )
+    alone = gemm(matrix, activations.only(4), refined=refined, out=before[4:5].copy(), accumulate=True)
+    assert np.array_equal(alone[0], together[4])
+
+
 @pytest.mark.parametrize("ggml_type", TYPES, ids=lambda t: t.name)
 @pytest.mark.parametrize("fill", [0x00, 0xFF, 0x80, 0x7F])
 @pytest.mark.parametrize("activation", [127, -127])

@@ -37,7 +37,7 @@ class StepBuffers:
         branch: f32[T, hidden_size]: what a block adds to it, where that is normalised first.
         normed: f32[T, hidden_size]: input of products with floating-point weights.
         quantized, scales, scale_sums: s8[T, columns], f32[T, columns / 32] twice: input of products with quantised ones;
-            each product lays its own tokens one after the other.
+            each product lays its own tokens one after the other, with up to `max_refined` groups more than it has columns.
         qkv: f32[T, (num_heads + 2 · num_kv_heads) · head_dim].
         attended: f32[T, num_heads · head_dim].
         gate_up: f32[T, 2 · intermediate_size].
@@ -48,7 +48,9 @@ class StepBuffers:
         scratch: f32[threads, columns]: a row for each thread.
     """
 
-    def __init__(self, config: ModelConfig, *, max_tokens: int, max_logit_rows: int, num_threads: int) -> None:
+    def __init__(
+        self, config: ModelConfig, *, max_tokens: int, max_logit_rows: int, num_threads: int, max_refined: int = 0
+    ) -> None:
         self.max_tokens, self.max_logit_rows = max_tokens, max_logit_rows
         width = config.hidden_size
         attention_width = config.num_heads * config.head_dim
@@ -60,8 +62,9 @@ class StepBuffers:
         self.hidden = _zeros((max_tokens, width), np.float32)
         self.branch = _zeros((max_tokens, width), np.float32)
         self.normed = _zeros((rows, width), np.float32)
-        self.quantized = _zeros((rows, widest), np.int8)
-        self.scales, self.scale_sums = (_zeros((rows, widest // GROUP), np.float32) for _ in range(2))
+        groups = widest // GROUP + max_refined
+        self.quantized = _zeros((rows, groups * GROUP), np.int8)
+        self.scales, self.scale_sums = (_zeros((rows, groups), np.float32) for _ in range(2))
         heads = config.num_heads + 2 * config.num_kv_heads
         self.qkv = _zeros((max_tokens, heads * config.head_dim), np.float32)
         self.attended = _zeros((max_tokens, attention_width), np.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from argosy.engine.executors.cpu_attention import AttentionPlanner, LayerPool
 from argosy.engine.executors.cpu_buffers import HeaderField, IntArray, StepBuffers
 from argosy.engine.executors.cpu_drawing import Drawing
 from argosy.engine.executors.cpu_program import ProgramBuilder
+from argosy.engine.executors.cpu_refinement import MAX_REFINED, NUM_TOKENS, ScaleRecorder, sample_tokens, with_refined_inputs
 from argosy.engine.executors.cpu_step import StepInputs, StepShape
 from argosy.engine.executors.cpu_weights import ModelWeights
 from argosy.engine.executors.kv_pool import KVPool
@@ -35,7 +37,8 @@ logger = logging.getLogger(__name__)
 class CpuExecutor:
     """Implements `Executor` with quantised weights as stored, a paged KV pool and the sampler of this package.
 
-    Activations are quantised to 8 bits in groups of 32 for quantised weights, and stay f32 for others; sums are f32. A
+    Activations are quantised to 8 bits in groups of 32 for quantised weights (finer in groups with outliers, see
+    `cpu_refinement`), and stay f32 for others; sums are f32. A
     sequence's results are, to the last bit, those of computing it alone, whatever runs beside it, however its prompt is
     cut, and however many threads there are.
 
@@ -80,6 +83,7 @@ class CpuExecutor:
             max_tokens=max_num_batched_tokens,
             max_logit_rows=max(max_num_seqs, SCORED_ROWS_AT_ONCE),
             num_threads=num_threads,
+            max_refined=MAX_REFINED,
         )
         self._attention = AttentionPlanner(
             config,
@@ -92,23 +96,26 @@ class CpuExecutor:
         )
         self._jit = JitCompiler() if jit is None else jit
         kinds = {matrix.kind for matrix in weights.matrices()}
-        builder = ProgramBuilder(
+        build = partial(
+            ProgramBuilder,
             config,
-            weights,
-            self._buffers,
-            self._attention,
+            buffers=self._buffers,
+            attention=self._attention,
             pool=self._layer_pool,
             kv_dtype=kv_dtype,
             max_positions=max_positions,
             num_threads=num_threads,
             products=compile_products(kinds, choose_isa(isa), self._jit, logger.warning),
         )
-        self._program = builder.build()
         self._inputs = StepInputs(self._buffers, self._attention.tables, block_size)
         self._logits = torch.from_numpy(self._buffers.logits)
         self._states: dict[int, SequenceState] = {}
         self._team = Team(num_threads)
         self._drawing = Drawing(self._buffers.logits, self._team)
+        recorder = ScaleRecorder()
+        self._program = build(weights, recorder=recorder).build()
+        choice = self._choose_refined(recorder, max_positions)
+        self._program = build(with_refined_inputs(weights, choice)).build()
         self._warm_up()
         drop_compiler_code()
 
@@ -209,6 +216,16 @@ class CpuExecutor:
 
     def _layer_pool(self, layer: int) -> LayerPool:
         return LayerPool(*(self._pool.data[layer, side].data_ptr() for side in (0, 1)))
+
+    def _choose_refined(self, recorder: ScaleRecorder, max_positions: int) -> list[tuple[int, ...]]:
+        """Compute a few tokens with the program that records; writes only to slots that no sequence has yet."""
+        count = min(NUM_TOKENS, self._buffers.max_tokens, self.num_blocks * self._block_size, max_positions)
+        table = tuple(range(-(-count // self._block_size)))
+        tokens = sample_tokens(self.vocab_size, count)
+        self._forward([ScheduledSequence(-1, tokens, 0, table, False, 0, "", -1)])
+        rows = np.arange(min(count, self._buffers.max_logit_rows))
+        self._logits_of(rows)
+        return recorder.choose(count, len(rows))
 
     def _warm_up(self) -> None:
         """One step of one token, so that nothing is left to compile; writes only to slots that no sequence has yet."""

@@ -37,11 +37,13 @@ class InputForms:
         quantized: as bytes with a scale per 32.
         token_block: as bytes with a scale per token, after rotation by this Hadamard block; 0 for not so, and then none of
             the others.
+        refined: of the bytes with a scale per 32, the groups that are refined.
     """
 
     floats: bool
     quantized: bool
     token_block: int = 0
+    refined: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, projection: Projection) -> InputForms:
@@ -50,7 +52,8 @@ class InputForms:
         if kinds == {WeightKind.INT8}:
             return cls(floats=False, quantized=False, token_block=projection.input_block)
         assert WeightKind.INT8 not in kinds, "weights with a scale per row share no input with others"
-        return cls(floats=bool(kinds & FLOAT_KINDS), quantized=bool(kinds - FLOAT_KINDS))
+        floats, quantized = bool(kinds & FLOAT_KINDS), bool(kinds - FLOAT_KINDS)
+        return cls(floats=floats, quantized=quantized, refined=projection.refined)
 
     @property
     def needs_floats_first(self) -> bool:
@@ -116,6 +119,7 @@ class OpWriter:
             out=b.normed.ctypes.data,
         )
         if forms.needs_floats_first:
+            assert not forms.refined
             self.tape.add_sized(op_address(rms_norm_op), args, size=size)
             self._quantize(b.normed, columns, forms, size)
             return
@@ -124,6 +128,8 @@ class OpWriter:
             q=b.quantized.ctypes.data,
             scales=b.scales.ctypes.data,
             scale_sums=b.scale_sums.ctypes.data,
+            refined=self.tape.table(forms.refined),
+            num_refined=len(forms.refined),
         )
         self.tape.add_sized(op_address(rms_norm_quantize_op), args, size=size)
 
@@ -154,11 +160,19 @@ class OpWriter:
         """out (+)= projection · input, the input being `floats` or what was quantised last."""
         column = 0
         for part in projection.parts:
-            self._gemm(part, floats, out, column, accumulate=accumulate, count=count)
+            self._gemm(part, projection.refined, floats, out, column, accumulate=accumulate, count=count)
             column += part.rows
 
     def _gemm(
-        self, matrix: PackedMatrix, floats: FloatArray, out: FloatArray, column: int, *, accumulate: bool, count: HeaderField
+        self,
+        matrix: PackedMatrix,
+        refined: tuple[int, ...],
+        floats: FloatArray,
+        out: FloatArray,
+        column: int,
+        *,
+        accumulate: bool,
+        count: HeaderField,
     ) -> None:
         b = self.buffers
         args = dict.fromkeys(GemmArg, 0)
@@ -166,18 +180,20 @@ class OpWriter:
         args[GemmArg.WEIGHTS] = matrix.data.ctypes.data
         args[GemmArg.ROWS] = matrix.rows
         args[GemmArg.PANEL_BYTES] = matrix.panel_bytes
-        args[GemmArg.GROUPS] = padded_columns(matrix.columns) // GROUP
+        groups = padded_columns(matrix.columns) // GROUP
+        args[GemmArg.GROUPS] = groups
         if matrix.kind in FLOAT_KINDS:
             args[GemmArg.ACTIVATIONS] = floats.ctypes.data
             args[GemmArg.ACTIVATION_STRIDE_BYTES] = floats.strides[0]
         else:
-            padded = padded_columns(matrix.columns)
             args[GemmArg.ACTIVATIONS] = b.quantized.ctypes.data
-            args[GemmArg.ACTIVATION_STRIDE_BYTES] = padded
+            args[GemmArg.ACTIVATION_STRIDE_BYTES] = (groups + len(refined)) * GROUP
             args[GemmArg.SCALES] = b.scales.ctypes.data
             args[GemmArg.SCALED_SUMS] = b.scale_sums.ctypes.data
-            scales_per_token = 1 if matrix.kind is WeightKind.INT8 else padded // GROUP
+            scales_per_token = 1 if matrix.kind is WeightKind.INT8 else groups + len(refined)
             args[GemmArg.SCALE_STRIDE_BYTES] = scales_per_token * b.scales.itemsize
+            args[GemmArg.NUM_REFINED] = len(refined)
+            args[GemmArg.REFINED_OFFSETS] = self.tape.table([group * (matrix.panel_bytes // groups) for group in refined])
         args[GemmArg.OUT] = out.ctypes.data + column * out.itemsize
         args[GemmArg.OUT_STRIDE_BYTES] = out.strides[0]
         args[GemmArg.BIAS] = 0 if matrix.bias is None else matrix.bias.ctypes.data

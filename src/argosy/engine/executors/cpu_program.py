@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from argosy.engine.executors.cpu_attention import AttentionPlanner, LayerPool
 from argosy.engine.executors.cpu_buffers import FloatArray, HeaderField, StepBuffers
 from argosy.engine.executors.cpu_ops import InputForms, NormWeights, OpWriter
+from argosy.engine.executors.cpu_refinement import ScaleRecorder
 from argosy.engine.executors.cpu_weights import LayerWeights, ModelWeights, Projection
-from argosy.engine.executors.sized_tape import LOGIT_ROWS, TOKENS, SizedTape, SizedTapeBuilder
+from argosy.engine.executors.sized_tape import LOGIT_ROWS, TOKENS, Size, SizedTape, SizedTapeBuilder
 from argosy.kernels.kv_elements import KV_ELEMENTS
 from argosy.kernels.ops_rope import RopeArgs, rope_op
 from argosy.kernels.packed import WeightKind
@@ -63,6 +64,7 @@ class ProgramBuilder:
         kv_dtype: element type of the pool.
         max_positions: rows of the rotary tables.
         products: addresses of the matrix products, by the kind of their weights.
+        recorder: takes down the scales of what goes into qkv, gate and up of each layer, and into the head.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class ProgramBuilder:
         max_positions: int,
         num_threads: int,
         products: Mapping[WeightKind, int],
+        recorder: ScaleRecorder | None = None,
     ) -> None:
+        self._recorder = recorder
         self._config = config
         self._weights = weights
         self._buffers = buffers
@@ -114,6 +118,7 @@ class ProgramBuilder:
     def _attention_block(self, ops: OpWriter, index: int, layer: LayerWeights, branch_weight: FloatArray | None) -> None:
         b, config = self._buffers, self._config
         ops.norm(self._norm(layer.attention_norm, branch_weight), InputForms.of(layer.qkv))
+        self._record(ops, layer.qkv, TOKENS)
         ops.project(layer.qkv, b.normed, b.qkv)
         pool = self._pool(index)
         rope = self._rope if config.layer_windows[index] is None else self._rope_local
@@ -145,6 +150,7 @@ class ProgramBuilder:
     def _mlp_block(self, ops: OpWriter, layer: LayerWeights) -> None:
         b, config = self._buffers, self._config
         ops.norm(self._norm(layer.mlp_norm, layer.attention_post_norm), InputForms.of(layer.gate_up))
+        self._record(ops, layer.gate_up, TOKENS)
         ops.project(layer.gate_up, b.normed, b.gate_up)
         ops.gate(config.activation, config.intermediate_size, InputForms.of(layer.down))
         self._to_stream(ops, layer.down, b.activated, layer.mlp_post_norm)
@@ -160,9 +166,14 @@ class ProgramBuilder:
         ops, b, head = self._writer(), self._buffers, self._weights.head
         norm = self._norm(self._weights.final_norm)
         ops.norm_rows(norm, InputForms.of(head), b.logit_rows.ctypes.data, LOGIT_ROWS)
+        self._record(ops, head, LOGIT_ROWS)
         ops.project(head, b.normed, b.logits, count=HeaderField.NUM_LOGIT_ROWS)
         ops.arg_max(float(self._config.final_logit_softcap or 0.0))
         return ops.tape.build()
+
+    def _record(self, ops: OpWriter, projection: Projection, size: Size) -> None:
+        if self._recorder is not None:
+            self._recorder.append(ops.tape, self._buffers, projection, size)
 
     def _norm(self, weight: FloatArray, branch_weight: FloatArray | None = None) -> NormWeights:
         return NormWeights(weight, float(self._config.norm_eps), branch_weight)

@@ -27,10 +27,12 @@ class Projection:
     Attributes:
         parts: in the order of the output columns; neighbours of one kind are one matrix.
         input_block: the Hadamard block by which the input is rotated first (`kernels/rotation.py`), 1 for none.
+        refined: groups of 32 columns of the input whose quantisation is refined (`cpu_refinement.py`).
     """
 
     parts: tuple[PackedMatrix, ...]
     input_block: int = 1
+    refined: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:

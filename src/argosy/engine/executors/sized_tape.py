@@ -25,9 +25,10 @@ LOGIT_ROWS = Size("logit rows")
 class SizedTape:
     """A tape and which of its ops follow which size."""
 
-    def __init__(self, tape: Tape, followers: Sequence[tuple[Size, int, IntArray]]) -> None:
+    def __init__(self, tape: Tape, followers: Sequence[tuple[Size, int, IntArray]], tables: Sequence[IntArray]) -> None:
         self.tape = tape
         self._followers = followers
+        self._tables = tables
 
     def resize(self, sizes: Mapping[Size, int]) -> None:
         """Set the items of every op that follows a size. Not while a team runs the tape."""
@@ -42,6 +43,14 @@ class SizedTapeBuilder:
         self.num_threads = num_threads
         self._builder = TapeBuilder(num_threads)
         self._followers: defaultdict[tuple[Size, int], list[int]] = defaultdict(list)
+        self._tables: list[IntArray] = []
+
+    def table(self, values: Sequence[int]) -> int:
+        """The address of `values` as i64, which live as long as the tape; 0 if there are none."""
+        if not values:
+            return 0
+        self._tables.append(np.array(values, dtype=np.int64))
+        return self._tables[-1].ctypes.data
 
     def add(self, function: int, args: Sequence[Arg], *, items: int, chunk: int = 1) -> None:
         """Append an op with as many items in every step."""
@@ -54,4 +63,4 @@ class SizedTapeBuilder:
     def build(self) -> SizedTape:
         """The tape of the ops added so far."""
         followers = [(size, each, np.array(ops)) for (size, each), ops in self._followers.items()]
-        return SizedTape(self._builder.build(), followers)
+        return SizedTape(self._builder.build(), followers, self._tables)

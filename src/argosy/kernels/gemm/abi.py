@@ -3,6 +3,9 @@
     out[t, r] = sum over c of activation[t, c] * weight[r, c]  (+ bias[r])  (+ out[t, r] before, if accumulating)
 
 for all tokens t of the step and the 16 rows r of each panel (item) in [begin, end).
+
+Activations may be refined: for some groups of columns what rounding left of them is quantised once more, as further groups
+behind the last one, and multiplied with the weights of the group they came from.
 """
 
 from __future__ import annotations
@@ -41,3 +44,7 @@ class GemmArg(IntEnum):
     """1: add to what `OUT` holds; 0: overwrite it."""
     PANEL_BYTES = 13
     """`PackedMatrix.panel_bytes`."""
+    NUM_REFINED = 14
+    """Groups of activations that are refined (quantised weights with groups of 32 columns only)."""
+    REFINED_OFFSETS = 15
+    """Address of i64 [NUM_REFINED]: bytes from a panel's begin to the weights of each refined group."""

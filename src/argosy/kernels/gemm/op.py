@@ -15,9 +15,21 @@ from llvmlite import ir
 from argosy.kernels.gemm.abi import GemmArg
 from argosy.kernels.ir import F32, I64, OP_TYPE, PTR, VOID, Emitter, Value, const, vector
 from argosy.kernels.packed import PANEL_ROWS
+from argosy.kernels.quantize_vectors import GROUP
 
 TOKEN_BLOCK_BYTES = 256 * 1024
 """Activations that all panels of a chunk are multiplied with before the next tokens' turn; they stay in the L2 cache."""
+
+POINTERS = (
+    GemmArg.WEIGHTS,
+    GemmArg.ACTIVATIONS,
+    GemmArg.SCALES,
+    GemmArg.SCALED_SUMS,
+    GemmArg.OUT,
+    GemmArg.BIAS,
+    GemmArg.REFINED_OFFSETS,
+)
+"""Arguments that are addresses of arrays."""
 
 _TILE_TYPE = ir.FunctionType(VOID, (PTR, PTR, PTR, PTR, I64, I64, I64, I64, PTR, I64, PTR, I64, I64))
 
@@ -138,10 +150,7 @@ def _emit_op(module: ir.Module, name: str, tile: Tile, tiles: dict[int, ir.Funct
     e = Emitter(function)
     args, begin, end, _ = function.args
     a = {arg: e.load(I64, args, 8 * arg, align=8) for arg in GemmArg}
-    pointers = {
-        arg: e.b.inttoptr(a[arg], PTR)
-        for arg in (GemmArg.WEIGHTS, GemmArg.ACTIVATIONS, GemmArg.SCALES, GemmArg.SCALED_SUMS, GemmArg.OUT, GemmArg.BIAS)
-    }
+    pointers = {arg: e.b.inttoptr(a[arg], PTR) for arg in POINTERS}
     num_tokens = e.load(I64, e.b.inttoptr(a[GemmArg.NUM_TOKENS], PTR), align=8)
     bias_mask = e.b.select(e.b.icmp_signed("!=", a[GemmArg.BIAS], const(I64, 0)), const(I64, -1), const(I64, 0))
 
@@ -149,22 +158,34 @@ def _emit_op(module: ir.Module, name: str, tile: Tile, tiles: dict[int, ir.Funct
         row = e.b.mul(panel, const(I64, PANEL_ROWS))
         row_bytes = e.b.mul(row, const(I64, 4))
         scale_offset = e.b.mul(token, a[GemmArg.SCALE_STRIDE_BYTES])
-        arguments = [
-            e.at(pointers[GemmArg.WEIGHTS], e.b.mul(panel, a[GemmArg.PANEL_BYTES])),
-            e.at(pointers[GemmArg.ACTIVATIONS], e.b.mul(token, a[GemmArg.ACTIVATION_STRIDE_BYTES])),
-            e.at(pointers[GemmArg.SCALES], scale_offset),
-            e.at(pointers[GemmArg.SCALED_SUMS], scale_offset),
-            a[GemmArg.ACTIVATION_STRIDE_BYTES],
-            a[GemmArg.SCALE_STRIDE_BYTES],
-            a[GemmArg.GROUPS],
-            a[GemmArg.PANEL_BYTES],
+        weights = e.at(pointers[GemmArg.WEIGHTS], e.b.mul(panel, a[GemmArg.PANEL_BYTES]))
+        activations = e.at(pointers[GemmArg.ACTIVATIONS], e.b.mul(token, a[GemmArg.ACTIVATION_STRIDE_BYTES]))
+        scales = e.at(pointers[GemmArg.SCALES], scale_offset)
+        sums = e.at(pointers[GemmArg.SCALED_SUMS], scale_offset)
+        strides = [a[GemmArg.ACTIVATION_STRIDE_BYTES], a[GemmArg.SCALE_STRIDE_BYTES]]
+        out = [
             e.at(pointers[GemmArg.OUT], e.b.mul(token, a[GemmArg.OUT_STRIDE_BYTES]), row_bytes),
             a[GemmArg.OUT_STRIDE_BYTES],
-            e.at(pointers[GemmArg.BIAS], e.b.and_(row_bytes, bias_mask)),
-            a[GemmArg.ACCUMULATE],
-            e.b.sub(a[GemmArg.ROWS], row),
         ]
-        e.b.call(tiles[count], arguments)
+        bias = e.at(pointers[GemmArg.BIAS], e.b.and_(row_bytes, bias_mask))
+        rows = e.b.sub(a[GemmArg.ROWS], row)
+        rest = [a[GemmArg.GROUPS], a[GemmArg.PANEL_BYTES], *out, bias, a[GemmArg.ACCUMULATE], rows]
+        e.b.call(tiles[count], [weights, activations, scales, sums, *strides, *rest])
+
+        def refine(index: Value, _: list[Value]) -> list[Value]:
+            group = e.b.add(a[GemmArg.GROUPS], index)
+            scale = e.b.mul(group, const(I64, 4))
+            operands = [
+                e.at(weights, e.load(I64, pointers[GemmArg.REFINED_OFFSETS], e.b.mul(index, const(I64, 8)), align=8)),
+                e.at(activations, e.b.mul(group, const(I64, GROUP))),
+                e.at(scales, scale),
+                e.at(sums, scale),
+            ]
+            adding = [const(I64, 1), a[GemmArg.PANEL_BYTES], *out, ir.Constant(PTR, None), const(I64, 1), rows]
+            e.b.call(tiles[count], [*operands, *strides, *adding])
+            return []
+
+        e.loop(const(I64, 0), a[GemmArg.NUM_REFINED], refine)
 
     block_tokens = _block_tokens(e, a[GemmArg.ACTIVATION_STRIDE_BYTES], tile.token_counts[0])
 
