@@ -57,13 +57,17 @@ class ServerProcess:
 @pytest.fixture(scope="session")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., contextlib.AbstractContextManager[ServerProcess]]:
     """`with serve(model, *flags) as server:` starts `argosy serve` and stops it at the end."""
-    return lambda model, *flags: _serve(model, *flags, printed=tmp_path_factory.mktemp("serve") / "log")
+    return lambda model, *flags, port=None: _serve(
+        model, *flags, port=port, printed=tmp_path_factory.mktemp("serve") / "log"
+    )
 
 
 @contextlib.contextmanager
-def _serve(model: str, *flags: str, printed: Path, ready_within_s: float = 120.0) -> Iterator[ServerProcess]:
-    """Start the server on a free port, wait until it is ready, stop it at the end."""
-    port = free_port()
+def _serve(
+    model: str, *flags: str, printed: Path, port: int | None = None, ready_within_s: float = 120.0
+) -> Iterator[ServerProcess]:
+    """Start the server on `port` or a free one, wait until it is ready, stop it at the end."""
+    port = port or free_port()
     command = [sys.executable, "-m", "argosy", "serve", model, "--port", str(port), "--threads", "1", *flags]
     with printed.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)

@@ -58,4 +58,4 @@ def test_logits_with_outliers_come_nearer_to_the_decoder(kernel_driver, kernel_m
     assert np.array_equal(found.numpy(), three.numpy())
     monkeypatch.setattr("argosy.engine.executors.cpu_executor.with_refined_inputs", lambda weights, _: weights)
     plain = kernel_driver(name, matrix_type, num_blocks=32).executor.score(tokens)
-    assert (found - expected).abs().mean() < 0.75 * (plain - expected).abs().mean()
+    assert (found - expected).abs().mean() < 0.9 * (plain - expected).abs().mean()
