@@ -319,7 +319,7 @@ KERNEL_CONFIGS: dict[str, dict] = {
     "biased": {"qkv_bias": True, "output_bias": True, "mlp_bias": True},
     "qwen3": {"architecture": "qwen3", "qk_norm": True, "head_dim": 16},
     "windows": {"layer_windows": (7, None, 100)},
-    "outliers": {"hidden_size": 256},
+    "outliers": {"hidden_size": 256, "num_layers": 1},
 }
 OUTLIER_CHANNEL = 70
 
