@@ -161,8 +161,8 @@ def prompt_tokens(tokenizer: PromptTokenizer, kind: str, document: Mapping[str, 
     if len(text) <= max_characters:
         return tokenizer.encode(text, add_special_tokens=special)
     ids = tokenizer.encode(text[:max_characters], add_special_tokens=special)
-    # A token has at least one byte, so that no more tokens than bytes can hang on the characters before the cut.
-    num_unsure = len(tokenizer.encode(text[max_characters - _UNSURE_CHARACTERS : max_characters], add_special_tokens=False))
+    unsure = text[max(0, max_characters - _UNSURE_CHARACTERS) : max_characters]
+    num_unsure = len(tokenizer.encode(unsure, add_special_tokens=False))
     return ids[: max(0, len(ids) - num_unsure)]
 
 

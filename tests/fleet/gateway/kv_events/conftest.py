@@ -130,7 +130,9 @@ async def make_publisher() -> AsyncIterator[Callable[..., Awaitable[FakePublishe
 def stored() -> Callable[..., dict[str, Any]]:
     """An event as vLLM writes it; `tokens` are split into as many blocks as there are ids."""
 
-    def make(*block_ids: int | bytes, tokens: Sequence[int], parent: int | bytes | None = None, **fields: Any) -> dict[str, Any]:
+    def make(
+        *block_ids: int | bytes, tokens: Sequence[int], parent: int | bytes | None = None, **fields: Any
+    ) -> dict[str, Any]:
         return {
             "type": "BlockStored",
             "block_hashes": list(block_ids),

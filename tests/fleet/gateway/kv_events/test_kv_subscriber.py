@@ -201,7 +201,9 @@ async def test_a_restart_is_noticed_and_read_from_the_beginning(make_publisher, 
         (b"", (1).to_bytes(8, "big"), b"\x80", b"more"),
     ],
 )
-async def test_what_is_not_understood_ends_the_trust_in_what_was_known(make_publisher, subscribe, store, wait_until, caplog, parts):
+async def test_what_is_not_understood_ends_the_trust_in_what_was_known(
+    make_publisher, subscribe, store, wait_until, caplog, parts
+):
     publisher = await make_publisher()
     sink = subscribe(publisher, replays=False)
     await publisher.until_subscribed()

@@ -53,7 +53,10 @@ def test_what_is_no_text_ends_what_is_known(stored):
 
 
 def test_blocks_out_of_reach_and_of_other_groups_do_not_count(stored):
-    assert read(stored(1, tokens=TOKENS[:4], medium="CPU"), {"type": "BlockRemoved", "block_hashes": [1], "medium": "CPU"}) == []
+    assert (
+        read(stored(1, tokens=TOKENS[:4], medium="CPU"), {"type": "BlockRemoved", "block_hashes": [1], "medium": "CPU"})
+        == []
+    )
     assert read(stored(1, tokens=TOKENS[:4], locality="REMOTE")) == []
     reader = EventReader()
     window = stored(1, tokens=TOKENS[:4], group_idx=0, kv_cache_spec_kind="sliding_window")
