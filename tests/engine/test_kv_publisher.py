@@ -6,6 +6,9 @@ import msgspec
 import pytest
 import zmq
 
+from argosy.cli.serve_command import _is_local
+from argosy.engine.args import EngineArgs
+from argosy.engine.build import make_publisher
 from argosy.engine.core.kv_events import BlockRemoved, BlockStored, CacheCleared
 from argosy.engine.core.radix_index import Namespace
 from argosy.engine.kv_publisher import BlockNames, KVPublisher, PublisherSettings, wire_events
@@ -208,3 +211,46 @@ def test_an_address_that_is_taken_is_refused(publish):
     assert refused.value.param == "kv_events_endpoint"
     first.close()
     first.close()
+
+
+# ---- settings ----
+
+
+@pytest.mark.parametrize(
+    ("settings", "param"),
+    [
+        ({"kv_events_endpoint": "127.0.0.1:5557"}, "kv_events_endpoint"),
+        ({"kv_events_endpoint": "tcp://127.0.0.1:1", "enable_prefix_caching": False}, "kv_events_endpoint"),
+        ({"kv_events_endpoint": "tcp://127.0.0.1:1", "kv_events_replay_endpoint": "x"}, "kv_events_replay_endpoint"),
+        ({"kv_events_replay_endpoint": "tcp://127.0.0.1:1"}, "kv_events_replay_endpoint"),
+        ({"kv_events_topic": "kv"}, "kv_events_topic"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, param):
+    with pytest.raises(ConfigError) as refused:
+        EngineArgs(model="m", **settings)
+    assert refused.value.param == param
+
+
+def test_nothing_is_published_unless_asked_for(tmp_path):
+    assert make_publisher(EngineArgs(model="m")) is None
+    publisher = make_publisher(EngineArgs(model="m", kv_events_endpoint=f"ipc://{tmp_path}/events", kv_events_topic="kv"))
+    assert publisher is not None
+    publisher.close()
+    assert not publisher._thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "local"),
+    [
+        ("tcp://127.0.0.1:5557", True),
+        ("tcp://localhost:5557", True),
+        ("tcp://[::1]:5557", True),
+        ("ipc:///run/events", True),
+        ("tcp://*:5557", False),
+        ("tcp://0.0.0.0:5557", False),
+        ("tcp://10.0.0.1:5557", False),
+    ],
+)
+def test_addresses_that_others_can_reach_are_known(endpoint, local):
+    assert _is_local(endpoint) is local

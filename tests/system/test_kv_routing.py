@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 MODEL = "smollm2-135m"
 NUM_BLOCKS = 40  # of 16 tokens, so that a handful of prompts evict each other
 
@@ -32,8 +32,14 @@ models:
     tokenizer: smollm2-135m
     routing: {{policy: prefix_precise, held_token_cost: 0}}
     backends:
-      - {{name: one, kind: argosy, url: "{one.url}", kv_events: {{endpoint: "{one.events}", replay_endpoint: "{one.replay}"}}}}
-      - {{name: two, kind: argosy, url: "{two.url}", kv_events: {{endpoint: "{two.events}", replay_endpoint: "{two.replay}"}}}}
+      - name: one
+        kind: argosy
+        url: "{one.url}"
+        kv_events: {{endpoint: "{one.events}", replay_endpoint: "{one.replay}"}}
+      - name: two
+        kind: argosy
+        url: "{two.url}"
+        kv_events: {{endpoint: "{two.events}", replay_endpoint: "{two.replay}"}}
 """
 
 

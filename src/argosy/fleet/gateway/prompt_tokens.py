@@ -121,10 +121,10 @@ class PromptTokens:
         try:
             self._tokenizer = load(name)
         except (ArgosyError, OSError, ImportError) as error:
-            self._has_failed = True
             log_event(
                 _LOGGER, logging.ERROR, "no tokenizer: prompts are matched approximately", model=name, reason=str(error)
             )
+            self._has_failed = True
             return
         log_event(_LOGGER, logging.INFO, "tokenizer loaded", model=name)
 

@@ -45,7 +45,7 @@ class FakePublisher:
         return f"tcp://127.0.0.1:{self._ports[0]}"
 
     @property
-    def replay_endpoint(self) -> str:
+    def replays(self) -> str:
         return f"tcp://127.0.0.1:{self._ports[1]}"
 
     def stop(self) -> None:
@@ -95,7 +95,7 @@ class FakePublisher:
             self._ports = tuple(s.bind_to_random_port("tcp://127.0.0.1") for s in (self._events, self._replays))
         else:
             self._events.bind(self.endpoint)
-            self._replays.bind(self.replay_endpoint)
+            self._replays.bind(self.replays)
         self._task = asyncio.create_task(self._serve_replays(self._replays))
 
     async def _serve_replays(self, socket: zmq.asyncio.Socket) -> None:

@@ -5,7 +5,7 @@ from argosy.errors import ConfigError
 from argosy.fleet.gateway.config import parse_config
 from argosy.fleet.gateway.config_kv import KvEventSettings, TokenizerSettings
 from argosy.fleet.gateway.service_parts import check_routing
-from argosy.settings.yaml_file import YamlFile, read_yaml
+from argosy.settings.yaml_file import read_yaml
 
 EVENTS = {"endpoint": "tcp://10.0.0.1:5557"}
 

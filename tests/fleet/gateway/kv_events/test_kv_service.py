@@ -21,8 +21,8 @@ models:
     tokenizer: {{model: {tokenizer}, timeout_s: 5}}
     routing: {{policy: prefix_precise, block_tokens: 4, held_token_cost: 0}}
     backends:
-      - {{name: a, url: "{a.url}", kind: vllm, kv_events: {{endpoint: "{pa.endpoint}", replay_endpoint: "{pa.replay_endpoint}"}}}}
-      - {{name: b, url: "{b.url}", kind: vllm, kv_events: {{endpoint: "{pb.endpoint}", replay_endpoint: "{pb.replay_endpoint}"}}}}
+      - {{name: a, url: "{a.url}", kind: vllm, kv_events: {{endpoint: "{pa.endpoint}", replay_endpoint: "{pa.replays}"}}}}
+      - {{name: b, url: "{b.url}", kind: vllm, kv_events: {{endpoint: "{pb.endpoint}", replay_endpoint: "{pb.replays}"}}}}
 """
 TEXT = "a prompt of some length, and some more of it, " * 12
 
@@ -122,7 +122,7 @@ async def test_who_publishes_no_more_is_judged_by_what_was_sent(fleet, stored, w
 
 
 async def test_a_gap_without_replay_is_counted_and_drops_what_was_known(fleet, stored, wait_until):
-    a, b = fleet.publishers
+    b = fleet.publishers[1]
     await b.send(0, [stored(7, tokens=fleet.tokens[:4])], remember=False)
     await wait_until(lambda: fleet.knows("b") == 1)
     await b.send(5, [{"type": "BlockRemoved", "block_hashes": [1]}], remember=False)

@@ -55,7 +55,7 @@ async def subscribe():
 
     def begin(publisher, *, replays=True, topic="", limits=LIMITS):
         sink = Known()
-        replay_endpoint = publisher.replay_endpoint if replays else None
+        replay_endpoint = publisher.replays if replays else None
         one = KvSubscriber("b", publisher.endpoint, sink, replay_endpoint=replay_endpoint, topic=topic, limits=limits)
         tasks.append(asyncio.create_task(one.run()))
         return sink
@@ -182,7 +182,7 @@ async def test_a_restart_is_noticed_and_read_from_the_beginning(make_publisher, 
     assert sink.blocks == set()
     assert not sink.is_trusted
     await publisher.start_anew()
-    # Its numbers go on where those of the first one ended, and nothing but the connection tells them apart.
+    # Read from 1 on, where the first one ended, its messages would pass for those of that one.
     await publisher.send(0, store(10), publish=False)
     await publisher.send(1, store(11), publish=False)
     await wait_until(lambda: sink.blocks == {10, 11} and sink.is_trusted, 10.0)

@@ -1,3 +1,5 @@
+import contextlib
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -105,10 +107,8 @@ def test_messages_that_are_no_batches(batch):
 
 @given(st.binary(max_size=40))
 def test_no_bytes_do_anything_but_be_read_or_refused(payload):
-    try:
+    with contextlib.suppress(MalformedEvent):
         EventReader().read(payload)
-    except MalformedEvent:
-        pass
 
 
 def test_a_tower_of_arrays_is_refused():
