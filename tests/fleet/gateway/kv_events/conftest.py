@@ -74,6 +74,11 @@ class FakePublisher:
         message = await asyncio.wait_for(self._events.recv(), 10)
         assert message[:1] == b"\x01"
 
+    async def until_unsubscribed(self) -> None:
+        """Until a subscription has ended."""
+        message = await asyncio.wait_for(self._events.recv(), 10)
+        assert message[:1] == b"\x00"
+
     async def send(self, number: int, events: Sequence[Any], *, remember: bool = True, publish: bool = True) -> None:
         payload = msgspec.msgpack.encode([1.5, list(events), 0])
         if remember:

@@ -12,7 +12,7 @@ from argosy.fleet.gateway.service import GatewayService
 
 CONFIG = """
 listen: {{port: 0}}
-auth: {{mode: open}}
+auth: {auth}
 store: null
 observability: {{access_log: {directory}/access.log}}
 resilience: {{drain: {{propagation_s: 0, timeout_s: 5}}}}
@@ -33,10 +33,10 @@ class Fleet:
         self.backends, self.publishers, self.tokens = backends, publishers, tokens
         self._client, self._chat = client, chat
 
-    async def who(self, text=TEXT):
+    async def who(self, text=TEXT, key=None):
         """Which backend answers."""
         before = [len(backend.log) for backend in self.backends]
-        assert (await self._client.ask(self._chat(text))).status == 200
+        assert (await self._client.ask(self._chat(text), **({} if key is None else {"key": key}))).status == 200
         grown = zip("ab", before, self.backends, strict=True)
         return next(name for name, num_before, backend in grown if len(backend.log) > num_before)
 
@@ -53,25 +53,42 @@ class Fleet:
 
 
 @pytest.fixture
-async def fleet(make_backend, make_publisher, tokenizer_folder, tmp_path, connect, chat, wait_until):
-    backends = [await make_backend() for _ in "ab"]
-    publishers = [await make_publisher() for _ in "ab"]
-    path = tmp_path / "gateway.yaml"
-    path.write_text(
-        CONFIG.format(
-            directory=tmp_path, tokenizer=tokenizer_folder, a=backends[0], b=backends[1], pa=publishers[0], pb=publishers[1]
+async def make_fleet(make_backend, make_publisher, tokenizer_folder, tmp_path, connect, chat, wait_until):
+    """Starts two backends, their publishers and a gateway whose events are trusted and whose tokenizer is loaded."""
+    services = []
+
+    async def make(*, auth="{mode: open}", tenants="", secrets=None):
+        backends = [await make_backend() for _ in "ab"]
+        publishers = [await make_publisher() for _ in "ab"]
+        path = tmp_path / "gateway.yaml"
+        text = CONFIG.format(
+            directory=tmp_path,
+            tokenizer=tokenizer_folder,
+            auth=auth,
+            a=backends[0],
+            b=backends[1],
+            pa=publishers[0],
+            pb=publishers[1],
         )
-    )
-    service = GatewayService(load_config(path), {}, version="0")
-    await service.start()
-    tokenizer = load_tokenizer(str(tokenizer_folder))
-    ids = tokenizer.encode(f"<user>{TEXT}\n<assistant>")
-    client = await connect(f"http://127.0.0.1:{service.port}")
-    made = Fleet(service, path, backends, publishers, ids[: len(ids) // 4 * 4], client, chat)
-    await wait_until(lambda: made.trusts("a") and made.trusts("b"))
-    await wait_until(lambda: service.kv_routes._routes["m"]._tokens._tokenizer is not None)
-    yield made
-    await service.close()
+        path.write_text(text + tenants)
+        service = GatewayService(load_config(path), secrets or {}, version="0")
+        services.append(service)
+        await service.start()
+        ids = load_tokenizer(str(tokenizer_folder)).encode(f"<user>{TEXT}\n<assistant>")
+        client = await connect(f"http://127.0.0.1:{service.port}")
+        made = Fleet(service, path, backends, publishers, ids[: len(ids) // 4 * 4], client, chat)
+        await wait_until(lambda: made.trusts("a") and made.trusts("b"))
+        await wait_until(lambda: service.kv_routes._routes["m"]._tokens._tokenizer is not None)
+        return made
+
+    yield make
+    for service in services:
+        await service.close()
+
+
+@pytest.fixture
+async def fleet(make_fleet):
+    return await make_fleet()
 
 
 async def test_a_prompt_goes_to_who_holds_it_and_not_to_who_held_it(fleet, stored, wait_until):
@@ -93,17 +110,23 @@ async def test_a_prompt_goes_to_who_holds_it_and_not_to_who_held_it(fleet, store
     assert fleet.metric("argosy_gateway_kv_event_messages_total", backend="m/b") == 4, "three, and an empty replay"
 
 
-async def test_blocks_under_another_tenants_salt_attract_nobody(fleet, stored, wait_until):
+async def test_a_tenants_prefix_attracts_that_tenant_alone(make_fleet, stored, wait_until, tmp_path):
+    tenants = "tenants:\n" + "".join(
+        f"  - id: {name}\n    teams: [{{id: t-{name}, keys: [{{id: k-{name}, key_env: {name.upper()}}}]}}]\n"
+        for name in ("acme", "rival")
+    )
+    keys = {"ACME": "sk-CANARY-acme-0123456789", "RIVAL": "sk-CANARY-rival-0123456789"}
+    fleet = await make_fleet(auth=f"{{secret_file: {tmp_path}/secret}}", tenants=tenants, secrets=keys)
+    first = await fleet.who(key=keys["ACME"])
+    salt = fleet.backends["ab".index(first)].log[-1].document["cache_salt"]
     blocks = range(100, 100 + len(fleet.tokens) // 4)
-    keys = [["salt of another"], *[None] * (len(blocks) - 1)]
-    await fleet.publishers[1].send(0, [stored(*blocks, tokens=fleet.tokens, extra_keys=keys)])
+    extra_keys = [[salt], *[None] * (len(blocks) - 1)]
+    await fleet.publishers[1].send(0, [stored(*blocks, tokens=fleet.tokens, extra_keys=extra_keys)])
     await wait_until(lambda: fleet.knows("b") == len(blocks))
-    route = fleet.service.kv_routes._routes["m"]
-    await fleet.who()
-    assert not [d.cached_tokens for d in fleet.service.pools._pools["m"].router._alive]
+    assert [await fleet.who(key=keys["ACME"]) for _ in range(4)] == ["b"] * 4
     # Two backends that hold nothing take turns.
-    assert {await fleet.who(f"{number} {TEXT}") for number in range(6)} == {"a", "b"}
-    assert route._index.num_by_events >= 7
+    assert {await fleet.who(key=keys["RIVAL"]) for _ in range(4)} == {"a", "b"}
+    assert fleet.metric("argosy_gateway_prefix_lookups_total", by="events") == 9
 
 
 async def test_who_publishes_no_more_is_judged_by_what_was_sent(fleet, stored, wait_until):
@@ -153,6 +176,8 @@ async def test_backends_come_and_go_and_routing_changes_while_it_runs(fleet, sto
     assert list(fleet.service.kv_routes._routes["m"]._subscriptions) == ["m/a"]
     assert fleet.knows("a") == 1, "who stays is still known"
     assert fleet.metric("argosy_gateway_kv_event_blocks") == 1
+    await fleet.publishers[1].until_subscribed()
+    await fleet.publishers[1].until_unsubscribed()
 
     third = await make_publisher()
     moved = replace(
