@@ -151,6 +151,29 @@ async def test_not_http(make_gateway, connect, chat):
     assert answer.status == 502
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_follows_an_answer_is_not_part_of_it(make_gateway, connect, chat, stream):
+    kind = b"text/event-stream" if stream else b"application/json"
+    ours, theirs = (b"data: {}\n\ndata: [DONE]\n\n", b"data: evil\n\n") if stream else (b'{"a":1}', b'{"evil":1}')
+    one, other = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nx-%b: 1\r\ncontent-length: %d\r\n\r\n%b" % (kind, name, len(body), body)
+        for name, body in ((b"mine", ours), (b"evil", theirs))
+    )
+
+    async def answer_twice(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(one + other)
+
+    server = await asyncio.start_server(answer_twice, "127.0.0.1", 0)
+    async with server:
+        gateway = await make_gateway(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        client = await connect(gateway.url)
+        client.send(chat(stream=stream))
+        received = await asyncio.wait_for(client.reader.readuntil(b"}}"), 5.0)
+    assert b"502" in received
+    assert b"evil" not in received
+
+
 @pytest.mark.parametrize("first", [503, 429])
 async def test_fallback_to_another_model(make_backend, make_gateway, connect, chat, first):
     failing, good = await make_backend(status=first), await make_backend()

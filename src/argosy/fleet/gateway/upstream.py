@@ -198,6 +198,11 @@ class UpstreamConnection(asyncio.Protocol):
 
     # --- httptools ---------------------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        """An answer begins. There is one per request: what a backend puts behind it must not become part of it."""
+        if self._complete:
+            raise ValueError("more than one answer")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; trailers are dropped."""
         self._head_bytes += len(name) + len(value) + 4
