@@ -6,9 +6,11 @@ That nothing is held (leases, queue places, bookings, connections) is checked af
 import asyncio
 import time
 
+import orjson
 import pytest
 
 from argosy.fleet.gateway.pipeline import PipelineSettings
+from argosy.fleet.gateway.prices import Price, PriceTable
 from argosy.fleet.gateway.upstream import UpstreamLimits
 from argosy.fleet.policies.outcomes import Outcome
 from argosy.fleet.policies.retries import RetryPolicy
@@ -150,6 +152,47 @@ async def test_a_denial_says_which_limit_and_when(make_backend, make_gateway, co
     assert answer.headers["x-ratelimit-limit-requests"] == "1"
     assert answer.headers["x-ratelimit-remaining-requests"] == "0"
     assert answer.headers["x-should-retry"] == "true"
+
+
+@pytest.mark.parametrize("max_tokens", [10**15, 2**64 - 1])
+async def test_an_answer_that_may_cost_more_than_there_is_money_is_denied(
+    make_backend, make_gateway, connect, chat, max_tokens
+):
+    gateway = await make_gateway((await make_backend()).url)
+    gateway.pipeline.stages.estimator.prices = PriceTable({"m": Price(1.0, 2.0)})
+    gateway.set_limits(max_budget_usd=5.0)
+    answer = await (await connect(gateway.url)).ask(chat(max_tokens=max_tokens))
+    assert (answer.status, answer.document["error"]["code"]) == (429, "insufficient_quota")
+    gateway.set_limits(rpm=5)
+    assert (await (await connect(gateway.url)).ask(chat(max_tokens=max_tokens))).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_backend_that_reports_impossible_usage_costs_no_place(make_backend, make_gateway, connect, chat, stream):
+    usage = {"prompt_tokens": 2**63, "completion_tokens": 2**64 - 1}
+    body = orjson.dumps({"choices": [{"message": {"content": "four token text"}}], "usage": usage})
+    backend = await make_backend()
+    if stream:
+        backend.reply(body=b"data: %b\n\ndata: [DONE]\n\n" % body, headers=(("content-type", "text/event-stream"),))
+    else:
+        backend.reply(body=body)
+    gateway = await make_gateway(backend.url)
+    gateway.pipeline.stages.estimator.prices = PriceTable({"m": Price(1.0, 2.0)})
+    gateway.set_limits(max_parallel=1, max_budget_usd=5.0, tpm=10_000)
+    for _ in range(2):
+        assert (await (await connect(gateway.url)).ask(chat(stream=stream, max_tokens=9))).status == 200
+    assert not any(exchange.usage.is_reported for exchange in gateway.exchanges)
+
+
+async def test_a_place_is_given_back_though_what_was_used_cannot_be_told(make_backend, make_gateway, connect, chat, caplog):
+    gateway = await make_gateway((await make_backend()).url)
+    gateway.set_limits(max_parallel=1)
+    estimator = gateway.pipeline.stages.estimator
+    actual, estimator.actual = estimator.actual, lambda *_: 1 / 0
+    assert (await (await connect(gateway.url)).ask(chat())).status == 500
+    await gateway.pipeline.settle_down()
+    estimator.actual = actual
+    assert (await (await connect(gateway.url)).ask(chat())).status == 200
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,17 @@ async def test_options_of_a_stream_keep_what_is_in_them(make_backend, make_gatew
         (b'{"model":"m","max_tokens":-1}', "max_tokens"),
         (b'{"model":"m","max_tokens":true}', "max_tokens"),
         (b'{"model":"m","kv_transfer_params":{"remote_host":"10.0.0.1"}}', "kv_transfer_params"),
+        (b'{"model":"m","bootstrap_host":"169.254.169.254"}', "bootstrap_host"),
+        (b'{"model":"m","bootstrap_room":1}', "bootstrap_room"),
+        (b'{"model":"m","n":0}', "n"),
+        (b'{"model":"m","n":1025}', "n"),
+        (b'{"model":"m","n":true}', "n"),
+        (b'{"model":"m","n":"100"}', "n"),
+        (b'{"model":"m","n":100.0}', "n"),
+        (b'{"model":"m","best_of":"100"}', "best_of"),
+        (b'{"model":"m","x":[' + b"[]," * 200_000 + b"1]}", None),
+        (b'{"model":"m","x":[' + b"{}," * 200_000 + b"1]}", None),
+        (b'{"model":"m","x":[' + b'"",' * 500_001 + b"1]}", None),
         (b'{"model":"m","messages":' + b"[" * 900 + b"]" * 900 + b"}", None),
     ],
 )
@@ -220,6 +231,14 @@ async def test_bodies_that_are_refused(make_backend, make_gateway, connect, body
     assert answer.document["error"]["param"] == param
     assert not backend.log
     assert (await client.ask(b'{"model":"m","messages":[]}')).status == 200
+
+
+async def test_long_texts_and_long_prompts_of_tokens_pass(make_backend, make_gateway, connect):
+    backend = await make_backend()
+    gateway = await make_gateway(backend.url)
+    client = await connect(gateway.url)
+    assert (await client.ask({"model": "m", "prompt": [1] * 600_000})).status == 200
+    assert (await client.ask({"model": "m", "prompt": "x" * 2_000_000, "n": None, "best_of": 2})).status == 200
 
 
 async def test_unknown_model_and_key_in_url(make_backend, make_gateway, connect, chat):

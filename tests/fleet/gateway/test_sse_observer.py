@@ -170,3 +170,6 @@ def test_nonsense_usage_is_zero():
     usage = find_usage({"usage": {"prompt_tokens": -3, "completion_tokens": "many"}})
     assert (usage.input_tokens, usage.output_tokens) == (0, 0)
     assert find_usage({"usage": None}) is None
+    assert find_usage({"usage": {"prompt_tokens": 10**9, "completion_tokens": 1}}).input_tokens == 10**9
+    for name in ("prompt_tokens", "completion_tokens", "output_tokens", "cache_read_input_tokens"):
+        assert find_usage({"usage": {name: 10**9 + 1}}) is None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import orjson
 
 _TOKEN = re.compile(rb'"(?>[^"\\]+|\\.)*"|\[[^][{}"]*\]|[][{},:]', re.DOTALL)
+_NESTED_TOKEN = re.compile(rb'"(?>[^"\\]+|\\.)*"|[][{}]', re.DOTALL)
 _SPACE = b" \t\r\n"
 
 
@@ -37,7 +38,10 @@ def top_level_members(body: bytes) -> list[Member]:
     depth = 0
     name = ""
     name_begin = value_begin = -1
-    for token in _TOKEN.finditer(body):
+    at = 0
+    # Within a value only its end is looked for: commas by the million would be looked at one by one.
+    while (token := (_TOKEN if depth <= 1 else _NESTED_TOKEN).search(body, at)) is not None:
+        at = token.end()
         first = body[token.start()]
         if first == 0x22:  # a string: a name if no value is awaited
             if depth == 1 and value_begin < 0 and name_begin < 0:

@@ -32,6 +32,11 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
 )
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+_MAX_LISTS_AND_OBJECTS = 200_000
+_MAX_STRINGS = 500_000
+_MAX_ANSWERS = 1024
+# How an engine finds the KV blocks of a prompt that another one computed: an address of the client's choice would be called.
+_FLEET_FIELDS = ("kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room")
 _BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _SESSION_HEADERS = (b"x-session-id", b"x-session-token", b"x-user-id", b"x-tenant-id", b"x-correlation-id")
 _SESSION_FIELDS = ("session_id", "user", "user_id")
@@ -91,6 +96,7 @@ def read_body(exchange: Exchange) -> None:
     Raises:
         InvalidRequest: it is not a JSON object, or one of these members is not what it must be.
     """
+    _check_parts(exchange.body)
     try:
         document = orjson.loads(exchange.body)
     except orjson.JSONDecodeError as error:
@@ -103,10 +109,12 @@ def read_body(exchange: Exchange) -> None:
     stream = document.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise InvalidRequest("stream must be true or false", param="stream")
-    if "kv_transfer_params" in document:
-        raise InvalidRequest(
-            "kv_transfer_params is set by the fleet itself, a client must leave it out", param="kv_transfer_params"
-        )
+    for name in _FLEET_FIELDS:
+        if name in document:
+            raise InvalidRequest(f"{name} is set by the fleet itself, a client must leave it out", param=name)
+    for name in ("n", "best_of"):
+        if name in document:
+            _check_num_answers(name, document[name])
     exchange.document = document
     exchange.model = model
     exchange.stream = stream is True
@@ -118,6 +126,25 @@ def client_asks_for_usage(document: Mapping[str, Any]) -> bool:
     """Whether a stream is to end with a chunk that reports usage."""
     options = document.get("stream_options")
     return isinstance(options, dict) and bool(options.get("include_usage"))
+
+
+def _check_parts(body: bytes) -> None:
+    """Refuse a body of so many parts that to look at each would hold up all other requests; text may be as long as it likes.
+
+    Brackets and quotes within texts are counted along: to tell them apart would take as long as what this saves.
+    """
+    if len(body) < 2 * min(_MAX_LISTS_AND_OBJECTS, _MAX_STRINGS):
+        return
+    if body.count(b"[") + body.count(b"{") > _MAX_LISTS_AND_OBJECTS:
+        raise InvalidRequest(f"the body has more than {_MAX_LISTS_AND_OBJECTS} lists and objects; send it in parts")
+    if body.count(b'"') > 2 * _MAX_STRINGS:
+        raise InvalidRequest(f"the body has more than {_MAX_STRINGS} strings; send it in parts")
+
+
+def _check_num_answers(name: str, value: Any) -> None:
+    """Engines would read "100" and 1e2 as numbers, too; what is not understood here would not be paid for."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_ANSWERS):
+        raise InvalidRequest(f"{name} must be a whole number from 1 to {_MAX_ANSWERS}", param=name)
 
 
 def _output_bound(document: Mapping[str, Any]) -> int | None:

@@ -10,7 +10,7 @@ from argosy.fleet.gateway.exchange import Exchange
 from argosy.fleet.gateway.prices import PriceTable
 from argosy.fleet.gateway.stages import Route
 from argosy.fleet.policies.estimates import OutputQuantile
-from argosy.fleet.policies.limits import NANO_USD_PER_USD, Demand
+from argosy.fleet.policies.limits import MAX_BUDGET_USD, NANO_USD_PER_USD, Demand
 
 _PROMPT_FIELDS = ("messages", "prompt", "input", "query", "documents", "system", "instructions", "tools")
 _BYTES_PER_TOKEN = 4
@@ -45,7 +45,7 @@ class QuantileEstimator:
             most = expected if bound is None else num_answers * bound
         exchange.expected_output_tokens = expected
         price = self.prices.highest(route.pool, self._backends_of(route.pool))
-        cost_usd = price.cost_nano_usd(exchange.prompt_tokens, 0, most) / NANO_USD_PER_USD
+        cost_usd = _usd(price.cost_nano_usd(exchange.prompt_tokens, 0, most))
         return Demand(exchange.prompt_tokens, expected, cost_usd, bound)
 
     def actual(self, exchange: Exchange, route: Route) -> Demand:
@@ -55,7 +55,12 @@ class QuantileEstimator:
             self._quantile.observe(exchange.caller.tenant, route.pool, usage.output_tokens)
         price = self.prices.price(route.pool, exchange.backend_id)
         cost = price.cost_nano_usd(usage.input_tokens, usage.cached_tokens, usage.output_tokens)
-        return Demand(usage.input_tokens, usage.output_tokens, cost / NANO_USD_PER_USD)
+        return Demand(usage.input_tokens, usage.output_tokens, _usd(cost))
+
+
+def _usd(cost_nano_usd: int) -> float:
+    """In dollars, and no more than any budget holds: a client may allow an answer of 2^64 tokens."""
+    return min(cost_nano_usd / NANO_USD_PER_USD, MAX_BUDGET_USD)
 
 
 def prompt_tokens(document: Mapping[str, Any]) -> int:
@@ -92,9 +97,8 @@ def _tokens_of_part(part: Mapping[str, Any]) -> int:
 
 
 def _num_answers(document: Mapping[str, Any]) -> int:
-    """`n`, and for completions of several prompts one answer each."""
-    count = document.get("n")
-    num_answers = count if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= 1024 else 1
+    """`n`, or the `best_of` that the answers are chosen from; for completions of several prompts so many for each."""
+    num_answers = max(document.get("n") or 1, document.get("best_of") or 1)
     prompts = document.get("prompt")
     if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int):
         num_answers *= len(prompts)

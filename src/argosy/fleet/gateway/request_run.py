@@ -232,10 +232,11 @@ class RequestRun:
     async def _give_back(self, lease: Lease) -> None:
         ledger, now_s = self.stages.ledger, self.pipeline.clock()
         usage = self.exchange.usage
-        if self._route is not None and (usage.input_tokens or usage.output_tokens):
-            await ledger.settle(lease, self.stages.estimator.actual(self.exchange, self._route), now_s=now_s)
-        else:
-            await ledger.release(lease, now_s=now_s)
+        try:
+            if self._route is not None and (usage.input_tokens or usage.output_tokens):
+                await ledger.settle(lease, self.stages.estimator.actual(self.exchange, self._route), now_s=now_s)
+        finally:
+            await ledger.release(lease, now_s=now_s)  # nothing happens if it has been settled
 
     def _note_client_gone(self) -> None:
         exchange = self.exchange

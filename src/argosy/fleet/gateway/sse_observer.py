@@ -20,6 +20,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LAST_TYPES = frozenset({"response.completed", "response.failed", "response.incomplete", "message_stop"})
 _TEXT_FIELDS = frozenset({"content", "text", "reasoning_content", "reasoning", "refusal", "partial_json", "thinking"})
 _BYTES_PER_TOKEN = 4
+_MAX_TOKENS = 10**9  # of one request; a report of more is none
 
 
 class SseObserver:
@@ -204,7 +205,8 @@ def text_size(delta: dict[str, Any]) -> int:
 
 
 def find_usage(document: dict[str, Any]) -> TokenUsage | None:
-    """The usage that a response or event reports, in the words of any of the three APIs; None if it reports none."""
+    """The usage that a response or event reports, in the words of any of the three APIs; None if it reports none, or an
+    impossible one."""
     usage = document.get("usage")
     if not isinstance(usage, dict):
         inner = document.get("response") or document.get("message")
@@ -216,11 +218,14 @@ def find_usage(document: dict[str, Any]) -> TokenUsage | None:
     read = _count(usage.get("cache_read_input_tokens"))
     written = _count(usage.get("cache_creation_input_tokens"))
     total = _count(usage.get("prompt_tokens", usage.get("input_tokens")))
+    output = _count(usage.get("completion_tokens", usage.get("output_tokens")))
+    if max(read, written, total, output) > _MAX_TOKENS:
+        return None
     # The messages API counts what was read from or written to its cache beside `input_tokens`, the others within.
     return TokenUsage(
         total + (read + written if "prompt_tokens" not in usage else 0),
         _count(cached),
-        _count(usage.get("completion_tokens", usage.get("output_tokens"))),
+        output,
         True,
     )
 
