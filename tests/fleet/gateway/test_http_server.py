@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+import tracemalloc
 
 import pytest
 
 from argosy.errors import ConfigError
-from argosy.fleet.gateway.client_connection import ServerLimits
+from argosy.fleet.gateway.client_connection import ClientConnection, ServerLimits
 from argosy.fleet.gateway.http_server import HttpServer
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: a\r\n"
@@ -178,9 +179,69 @@ async def test_head_has_no_body(serve, connect):
 async def test_an_upgrade_is_not_followed(serve, connect):
     _, url = await serve()
     client = await connect(url)
-    client.write(HEAD + b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\nab")
+    asking = HEAD + b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAQ\r\nx-kept: 1\r\n"
+    client.write(asking + b"content-length: 2\r\n\r\nab" + asking + b"transfer-encoding: chunked\r\n\r\n1\r\nc\r\n")
     answer = await client.answer()
-    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert answer.body.endswith(b"\nab")
+    assert b"x-kept=1" in answer.body
+    assert b"upgrade" not in answer.body
+    client.write(b"0\r\n\r\n" + asking + b"\r\n" + HEAD + b"\r\n")
+    assert (await client.answer()).body.endswith(b"\nc")
+    assert [(await client.answer()).status for _ in range(2)] == [200, 200]
+
+
+async def test_many_upgrades_behind_each_other(serve, connect):
+    _, url = await serve(max_pipelined=5000)
+    client = await connect(url)
+    client.write(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n" * 3000)
+    assert [(await client.answer()).status for _ in range(3000)] == [200] * 3000
+
+
+async def test_no_tunnel_is_opened(serve, connect):
+    _, url = await serve()
+    client = await connect(url)
+    client.write(b"CONNECT 10.0.0.1:22 HTTP/1.1\r\nhost: 10.0.0.1:22\r\n\r\n" + HEAD + b"\r\n")
+    assert b"CONNECT 10.0.0.1:22" in (await client.answer()).body
+    assert await ends(client)
+
+
+def test_a_body_in_tiny_chunks_takes_no_more_memory_than_is_counted():
+    class Transport(asyncio.Transport):
+        def set_write_buffer_limits(self, high=None, low=None):
+            pass
+
+    async def answered_later(request, writer):
+        await asyncio.sleep(0)
+
+    async def receive():
+        server = HttpServer(answered_later, ServerLimits())
+        await server.start("127.0.0.1", 0)
+        connection = ClientConnection(server)
+        connection.connection_made(Transport({"peername": ("127.0.0.1", 1)}))
+        connection.data_received(HEAD + b"transfer-encoding: chunked\r\n\r\n")
+        tracemalloc.start()
+        for _ in range(100):
+            connection.data_received(b"2\r\nab\r\n" * 1000)
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert server.held_bytes == 200_000
+        connection.connection_lost(None)
+        await server.close()
+        return taken
+
+    assert asyncio.run(receive()) < 600_000
+
+
+async def test_a_body_counts_until_its_answer_has_ended_whatever_follows_it(serve, connect, wait_until):
+    server, url = await serve()
+    client = await connect(url)
+    client.send(b"x" * 100_000, path="/slow", key=None)
+    client.write(b"\x00 nonsense\r\n\r\n")
+    await wait_until(lambda: server.num_answering == 1)
+    await asyncio.sleep(0.05)
+    assert server.held_bytes == 100_000
+    assert (await client.answer()).status == 200
+    assert (await client.answer()).status == 400
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /x HT", HEAD, HEAD + b"content-length: 9\r\n\r\nabc"])

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("argosy.gateway.http")
 _LINGER_S = 2.0
+_OF_UPGRADES = frozenset({b"connection", b"upgrade", b"http2-settings"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class ClientConnection(asyncio.Protocol):
         self._reading_message = False
         self._head_complete = False
         self._expects_continue = False
+        self._ignores_upgrade = False
         self._is_closed = False
         self._held_bytes = self._body_bytes = 0
 
@@ -125,10 +127,16 @@ class ClientConnection(asyncio.Protocol):
         if self._refusal is not None:
             return
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Nothing is switched: the request is answered as it is. What follows it was meant for another protocol.
-            self._refuse(InvalidRequest("this server does not switch protocols"))
+            while data:
+                try:
+                    self._parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    if not self._ignores_upgrade:
+                        # A CONNECT is answered as what it is, a request for what is not here; a tunnel follows it.
+                        self._refuse(InvalidRequest("this server does not switch protocols"))
+                        return
+                    data = self._head_without_upgrade() + data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._refuse(
@@ -164,7 +172,7 @@ class ClientConnection(asyncio.Protocol):
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._body_bytes = 0
         if self._task is None:
             self.deadline_s = self.server.now_s() + self._limits.head_timeout_s
@@ -187,6 +195,9 @@ class ClientConnection(asyncio.Protocol):
         """Its head is complete: refuse a body that is too large before it is sent, and ask for it if that is wished."""
         self._head_complete = True
         headers = self._headers
+        self._ignores_upgrade = self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT"
+        if self._ignores_upgrade:
+            return
         declared = headers.get(b"content-length", b"0").lstrip(b"0")
         if len(declared) > 15 or int(declared or b"0") > self._limits.max_body_bytes:
             raise self._body_too_large()
@@ -209,25 +220,33 @@ class ClientConnection(asyncio.Protocol):
             raise RequestDropped(
                 Outcome.REJECTED_CAPACITY, "the gateway holds as many bodies as it may; try again", retry_after_s=1.0
             )
-        self._body.append(body)
+        if not self._body:
+            self._body = body
+        else:
+            # In one piece: of a body in chunks of a byte, the pieces would take many times the memory that is counted.
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += body
 
     def on_message_complete(self) -> None:
         """It is complete: answer it, or let it wait its turn."""
+        if self._ignores_upgrade:
+            return  # it is read once more, see `data_received`
         self._reading_message = self._expects_continue = False
         parser = self._parser
         target, _, query = self._target.decode("latin-1").partition("?")
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         request = HttpRequest(
             parser.get_method().decode(),
             target,
             query,
             self._headers,
-            body,
+            bytes(self._body),
             parser.should_keep_alive() and not parser.should_upgrade(),
             parser.get_http_version() == "1.1",
             self._address,
         )
-        self._body = []
+        self._body = b""
+        self._body_bytes = 0
         self._waiting.append(request)
         if self._task is None:
             self._answer_next()
@@ -314,11 +333,23 @@ class ClientConnection(asyncio.Protocol):
             self._expects_continue = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
+    def _head_without_upgrade(self) -> bytes:
+        """The head of the request as if it had not asked for another protocol, which a server may ignore (RFC 9110, section
+        7.8), to be read once more: the parser takes such a request to have no body.
+
+        Java's HTTP client asks for HTTP/2 with each first request.
+        """
+        parser = self._parser
+        lines = [b"%b %b HTTP/%b\r\n" % (parser.get_method(), self._target, parser.get_http_version().encode())]
+        lines += [b"%b: %b\r\n" % pair for pair in self._headers.items() if pair[0] not in _OF_UPGRADES]
+        self._parser = httptools.HttpRequestParser(self)
+        return b"".join([*lines, b"\r\n"])
+
     def _refuse(self, error: ArgosyError) -> None:
         """Nothing further of this connection is understood; what came before is still answered."""
         self._refusal = error
         self._reading_message = False
-        self._body = []
+        self._body = b""
         self._hold(-min(self._held_bytes, self._body_bytes))
         if self._task is None:
             self._send_refusal()
