@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from argosy.errors import ArgosyError, ConfigError, InvalidRequest, PayloadTooLarge, StoreUnavailable, Unauthorized
 from argosy.fleet.gateway.key_hash import KeyHasher, redacted
+from argosy.fleet.gateway.replies import error_body
 from argosy.fleet.gateway.store_calls import StoreCalls
 from argosy.fleet.gateway.tenancy_groups import GroupRecords
 from argosy.fleet.gateway.tenancy_keys import KeyRecords
@@ -184,4 +185,7 @@ def _is_master(admin: Admin, key: str) -> bool:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return http_exception_response(error, request.method, redacted(request.url.path))
+    path = redacted(request.url.path)
+    if error.status_code == 404:
+        return json_response(error_body(f"there is no {path[:100]!r} here", "not_found_error", None, "not_found"), 404)
+    return http_exception_response(error, request.method, path)

@@ -25,6 +25,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "team": ("team_id",),
     "organization": ("org_id",),
 }
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
@@ -33,9 +34,8 @@ def check_day(text: str | None, param: str) -> str | None:
     if text is None:
         return None
     try:
-        if len(text) != 10:
+        if _DAY.fullmatch(text) is None or date.fromisoformat(text) == date.max:
             raise ValueError
-        date.fromisoformat(text)
     except ValueError:
         raise InvalidRequest(f"{param} must be a day such as 2026-01-31", param=param) from None
     return text

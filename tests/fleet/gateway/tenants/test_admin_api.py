@@ -211,7 +211,9 @@ async def test_unknown_parameters_paths_and_methods_are_told(call: Call, client:
     await call("GET", "/key/list?page=1&page=2", status=400)
     await call("GET", "/team/info", status=400)
     headers = {"authorization": f"Bearer {MASTER_KEY}"}
-    assert (await client.get("/key/nothing", headers=headers)).json()["error"]["code"] == "not_found"
+    nothing = (await client.get("/key/nothing", headers=headers)).json()["error"]
+    assert (nothing["code"], nothing["message"]) == ("not_found", "there is no '/key/nothing' here")
+    await call("GET", "/spend/logs?end_date=9999-12-31", status=400)
     assert (await client.get("/key/generate", headers=headers)).status_code == 405
 
 

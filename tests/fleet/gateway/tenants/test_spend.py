@@ -69,7 +69,9 @@ def test_logs_are_the_latest_first_in_pages(filled: Store) -> None:
         spend_logs(filled, size=0)
 
 
-@pytest.mark.parametrize("day", ["2023-13-01", "2023-1-1", "20231114", "today", "2023-11-14T00:00"])
+@pytest.mark.parametrize(
+    "day", ["2023-13-01", "2023-1-1", "20231114", "today", "2023-11-14T00:00", "2026-W01-1", "9999-12-31"]
+)
 def test_days_are_days(day: str) -> None:
     with pytest.raises(InvalidRequest, match="2026-01-31") as caught:
         check_day(day, "start_date")
