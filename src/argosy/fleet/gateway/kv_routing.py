@@ -63,6 +63,8 @@ class _LoopSink:
         done: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def run() -> None:
+            if not done.set_running_or_notify_cancel():  # the subscription has ended meanwhile
+                return
             try:
                 work()
             except BaseException as error:

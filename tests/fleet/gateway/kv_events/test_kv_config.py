@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import yaml
 
@@ -81,3 +84,12 @@ def test_a_package_that_is_missing_is_said_when_the_file_is_read(parse, monkeypa
     monkeypatch.setattr("argosy.fleet.gateway.kv_checks.find_spec", lambda name: None if name == "zmq" else name)
     with pytest.raises(ConfigError, match=r"zmq: pip install 'argosy\[gateway\]'"):
         parse()
+
+
+def test_a_gateway_without_such_models_needs_none_of_the_packages():
+    program = (
+        "import sys; import argosy.fleet.gateway.run;"
+        "assert not {'zmq', 'msgspec', 'tokenizers', 'jinja2', 'gguf', 'torch'} & set(sys.modules), sorted(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
