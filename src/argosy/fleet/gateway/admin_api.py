@@ -132,7 +132,12 @@ async def body_of(request: Request, model: type[Model]) -> Model:
         body += chunk
         if len(body) > MAX_BODY_BYTES:
             raise PayloadTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes, the limit of the admin API")
-    return validate(model, parse_json(bytes(body)))
+    document = parse_json(bytes(body))
+    try:
+        orjson.dumps([[[[document]]]])  # as deep as the lists that will show it
+    except TypeError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    return validate(model, document)
 
 
 def query_of(request: Request, *known: str) -> dict[str, str]:

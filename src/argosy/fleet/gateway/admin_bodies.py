@@ -233,6 +233,6 @@ def _expiry_s(duration: str | None, expires: str | None) -> float | None:
         moment = datetime.fromisoformat(expires)
     except ValueError:
         moment = None
-    if moment is None or moment.tzinfo is None:
+    if moment is None or moment.tzinfo is None or not 1970 <= moment.year < 9999:
         raise InvalidRequest("expires must be a time with its zone, such as 2026-01-31T12:00:00Z", param="expires")
     return moment.timestamp()

@@ -20,6 +20,7 @@ from argosy.fleet.policies.limits import NANO_USD_PER_USD, Limits, Scope
 
 NO_PERIOD_S = 0.0
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LONGEST_S = 100_000 * 86400.0
 _DURATION = re.compile(r"([1-9]\d{0,8})([smhdw])", re.ASCII)
 
 
@@ -110,13 +111,16 @@ def parse_duration_s(text: str, param: str) -> float:
     """Seconds of a duration such as 30s, 15m, 12h, 30d or 4w.
 
     Raises:
-        InvalidRequest: another form; calendar months, which have no one length, are among them.
+        InvalidRequest: another form; calendar months, which have no one length, are among them. Or more than 100000 days.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
         hint = "; a month has no fixed length, write 30d" if text.endswith("mo") else ""
         raise InvalidRequest(f"{param} must be a number and a unit of s, m, h, d, w, such as 30d{hint}", param=param)
-    return float(int(match[1]) * _UNIT_S[match[2]])
+    duration_s = float(int(match[1]) * _UNIT_S[match[2]])
+    if duration_s > _LONGEST_S:
+        raise InvalidRequest(f"{param} must be at most {format_duration(_LONGEST_S)}; leave it out for no end", param=param)
+    return duration_s
 
 
 def format_duration(period_s: float) -> str:

@@ -82,7 +82,7 @@ def _tokens(value: Any) -> int:
     if isinstance(value, list):
         if value and isinstance(value[0], int):
             return len(value)
-        return sum(_tokens(part) for part in value)
+        return sum(_tokens(part) for part in value if isinstance(part, str | list | dict))
     if isinstance(value, dict):
         return _tokens_of_part(value)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -215,6 +216,33 @@ async def test_unknown_parameters_paths_and_methods_are_told(call: Call, client:
     assert (nothing["code"], nothing["message"]) == ("not_found", "there is no '/key/nothing' here")
     await call("GET", "/spend/logs?end_date=9999-12-31", status=400)
     assert (await client.get("/key/generate", headers=headers)).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"duration": "99999999d"},
+        {"expires": "9999-12-31T23:59:59-12:00"},
+        {"expires": "0001-01-01T00:00:00+14:00"},
+        {"budget_duration": "99999999999s", "max_budget": 1.0},
+        {"metadata": functools.reduce(lambda inner, _: {"a": inner}, range(251), {})},
+    ],
+)
+async def test_what_could_not_be_shown_again_is_refused(call: Call, fields: dict[str, Any]) -> None:
+    await call("POST", "/key/generate", fields, status=400)
+    assert (await call("GET", "/key/list"))["keys"] == []
+
+
+async def test_metadata_may_be_deep(call: Call) -> None:
+    metadata = functools.reduce(lambda inner, _: {"a": inner}, range(248), {})
+    made = await call("POST", "/key/generate", {"metadata": metadata})
+    await call("GET", f"/key/info?key={made['key_id']}")
+    assert (await call("GET", "/key/list"))["keys"][0]["metadata"] == metadata
+
+
+async def test_a_grace_without_end_is_refused(call: Call) -> None:
+    made = await call("POST", "/key/generate", {})
+    await call("POST", "/key/regenerate", {"key": made["key_id"], "grace_period": "99999999999w"}, status=400)
 
 
 async def test_keys_are_listed_in_pages(call: Call) -> None:
