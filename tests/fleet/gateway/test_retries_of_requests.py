@@ -183,6 +183,7 @@ async def test_fallback_to_another_model(make_backend, make_gateway, connect, ch
     assert (len(failing.log), len(good.log)) == (3, 1)
     (exchange,) = gateway.exchanges
     assert (exchange.pool, exchange.fallbacks) == ("n", 1)
+    assert exchange.queued_s <= exchange.dispatched_s, "of the first model both"
 
 
 async def test_fallback_when_the_prompt_is_too_long(make_backend, make_gateway, connect, chat):

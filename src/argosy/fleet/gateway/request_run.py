@@ -158,7 +158,7 @@ class RequestRun:
         assert route is not None, "a route is chosen first"
         try:
             if self._ticket is None:
-                exchange.queued_s = pipeline.clock()
+                exchange.queued_s = exchange.queued_s or pipeline.clock()
                 self._ticket = await stages.dispatcher.enter(exchange, route)
             preparing = stages.backends.prepare(exchange, route)
             if preparing is not None:
