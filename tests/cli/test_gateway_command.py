@@ -71,6 +71,10 @@ def test_check_for_a_script(config, capsys):
     assert summary["models"][0]["backends"][0]["weight"] == 3
     assert summary["resilience"]["timeouts"]["connect_s"] == 2.0
     assert summary["missing_variables"] == []
+    assert summary["models"][0]["routing"] == {"policy": "least_load"}
+    assert "is_empty" not in summary["tenants"][0]["limits"], "no setting, but what follows from some"
+    assert run(["gateway", str(config), "--json"]) == 2
+    assert "--json goes with --check" in capsys.readouterr().err
 
 
 def test_check_fails_where_a_start_would(config, capsys, monkeypatch):
@@ -81,6 +85,28 @@ def test_check_fails_where_a_start_would(config, capsys, monkeypatch):
     assert told.err == (
         "argosy: error: tenants[0].teams[0].keys[0].key_env: the environment variable ARGOSY_TEST_KEY is not set\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("auth: {master_key_env: ARGOSY_TEST_KEY}", "auth.master_key_env: the key in ARGOSY_TEST_KEY must have at least 16"),
+        ("store: {url: 'sqlite:////nowhere/x.db'}", "store.url: there is no folder /nowhere; make it"),
+        ("observability: {access_log: /nowhere/access}", "observability.access_log: there is no folder for /nowhere/access"),
+        ("models: [{name: big, routing: prefix_precise, backends: [{url: 'http://h'}]}]", "models[0].tokenizer"),
+        (
+            "tenants: [{id: a, teams: [{id: t, keys: [{id: b, key_env: A}, {id: c, key_env: B}]}]}]",
+            "'b' and 'c' have the same",
+        ),
+    ],
+)
+def test_check_finds_what_would_keep_it_from_starting(config, capsys, monkeypatch, more, message):
+    monkeypatch.setenv("A", "sk-same")
+    monkeypatch.setenv("B", "sk-same")
+    settings = {**yaml.safe_load(CONFIG), **yaml.safe_load(more)}
+    config.write_text(yaml.safe_dump(settings))
+    assert run(["gateway", str(config), "--check"]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_mistake_is_one_line_with_file_and_line(config, capsys):

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from argosy.cli.serve_command import is_loopback
 from argosy.cli.terminal import print_json, printable, warn
+from argosy.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from argosy.fleet.gateway.config import GatewayConfig
@@ -67,10 +68,14 @@ def run(config: ConfigFile, check: Check = False, as_json: AsJson = False, host:
         listen = loaded.listen if host is None else replace(loaded.listen, host=host)
         return replace(loaded, listen=listen if port is None else replace(listen, port=port))
 
+    if as_json and not check:
+        raise InvalidRequest("--json goes with --check")
     loaded = amend(load_config(config))
     if check:
+        from argosy.fleet.gateway.service_parts import check_start
+
         _show(loaded, as_json=as_json)
-        read_secrets(loaded)
+        check_start(loaded, read_secrets(loaded))
         return
     secrets = read_secrets(loaded)
     if loaded.auth.mode == "open" and not is_loopback(loaded.listen.host):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from argosy.cli.terminal import printable
+from argosy.fleet.routing_settings import RoutingSettings
 
 if TYPE_CHECKING:
     from argosy.fleet.gateway.config import GatewayConfig
@@ -16,9 +18,18 @@ if TYPE_CHECKING:
 
 def summary_of(config: GatewayConfig) -> dict[str, Any]:
     """Every setting as it is in force, defaults included, and the environment variables that are not set."""
-    settings = asdict(config)
-    settings["missing_variables"] = missing_variables(config)
-    return settings
+    return {**_plain(config), "missing_variables": missing_variables(config)}
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it: what can be set, without what follows from it."""
+    if isinstance(value, RoutingSettings):
+        return {"policy": value.policy, **_plain(value.settings)}
+    if is_dataclass(value):
+        return {member.name: _plain(getattr(value, member.name)) for member in fields(value) if member.init}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def missing_variables(config: GatewayConfig) -> list[str]:

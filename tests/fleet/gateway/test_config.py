@@ -206,11 +206,13 @@ def test_ids_and_keys_are_used_once():
 def test_secrets_come_from_the_environment():
     config = config_of(FULL)
     names = ("MASTER", "ONE", "ADA", "DB", "REDIS", "OTEL")
-    environment = {name: f" secret-{name}\n" for name in names}
-    assert read_secrets(config, environment) == {name: f"secret-{name}" for name in names}
+    environment = {name: f" the-secret-{name}\n" for name in names}
+    assert read_secrets(config, environment) == {name: f"the-secret-{name}" for name in names}
     for name in names:
         with pytest.raises(ConfigError, match=f"_env: the environment variable {name} is not set"):
             read_secrets(config, {**environment, name: " "})
+    with pytest.raises(ConfigError, match=r"auth\.master_key_env: the key in MASTER must have at least 16 characters"):
+        read_secrets(config, {**environment, "MASTER": "x" * 15})
 
 
 def test_reading_a_configuration_needs_no_engine():

@@ -65,6 +65,9 @@ class ListenSettings:
         )
 
 
+MIN_MASTER_KEY_CHARACTERS = 16
+
+
 @dataclass(frozen=True, slots=True)
 class AuthSettings:
     """Who may come in.

@@ -30,9 +30,8 @@ class FileKeys:
                 for key in team.keys:
                     digest = hasher.digest(secrets[key.key_env])
                     if digest in self._principals:
-                        raise ConfigError(
-                            f"the keys {self._principals[digest].key_id!r} and {key.id!r} have the same secret"
-                        )
+                        both = f"{self._principals[digest].key_id!r} and {key.id!r}"
+                        raise ConfigError(f"the keys {both} have the same secret; each needs its own")
                     self._principals[digest] = _principal(organisation, team, key, hasher)
 
     def find(self, digest: str) -> Principal | None:

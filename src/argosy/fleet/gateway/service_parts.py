@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from secrets import token_bytes
 
 from argosy.errors import ConfigError
 from argosy.fleet.gateway.backend_kinds import profile_of
@@ -11,6 +13,8 @@ from argosy.fleet.gateway.client_connection import ServerLimits
 from argosy.fleet.gateway.config import GatewayConfig
 from argosy.fleet.gateway.config_models import BackendSettings, ModelSettings, PriceSettings
 from argosy.fleet.gateway.exchange import Exchange
+from argosy.fleet.gateway.file_keys import FileKeys
+from argosy.fleet.gateway.key_hash import KeyHasher
 from argosy.fleet.gateway.kv_checks import check_precise
 from argosy.fleet.gateway.pipeline import PipelineSettings
 from argosy.fleet.gateway.prices import Price, PriceTable
@@ -103,6 +107,23 @@ def check_routing(config: GatewayConfig) -> None:
     """Raise `ConfigError` for a policy that a gateway cannot follow."""
     for number, model in enumerate(config.models):
         check_precise(number, model)
+
+
+def check_start(config: GatewayConfig, secrets: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for what would keep a gateway from starting, as far as that shows without opening anything.
+
+    Args:
+        secrets: the environment variables that `config` names, from `read_secrets`.
+    """
+    from argosy.fleet.gateway.store import check_folder, parse_url
+
+    check_routing(config)
+    FileKeys(config, secrets, KeyHasher(token_bytes(32)))
+    if config.store is not None:
+        check_folder(parse_url(secrets[config.store.url_env] if config.store.url_env else config.store.url))
+    log = config.observability.access_log
+    if log is not None and log != "-" and not Path(log).absolute().parent.is_dir():
+        raise ConfigError(f"observability.access_log: there is no folder for {log}", param="observability.access_log")
 
 
 def check_fixed(old: GatewayConfig, new: GatewayConfig) -> None:

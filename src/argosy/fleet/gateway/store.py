@@ -74,6 +74,13 @@ def parse_url(text_url: str) -> URL:
     raise ConfigError(f"store.url names {backend[:40]!r}; sqlite:///file and postgresql://user@host/name are supported")
 
 
+def check_folder(url: URL) -> None:
+    """Raise `ConfigError` where the folder of SQLite's file is missing."""
+    folder = Path(str(url.database)).absolute().parent
+    if url.get_backend_name() == "sqlite" and not folder.is_dir():
+        raise ConfigError(f"store.url: there is no folder {folder}; make it, or name another file")
+
+
 _DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 
 
@@ -95,9 +102,7 @@ class Store:
             StoreUnavailable: it cannot be reached or opened.
         """
         if self.dialect == "sqlite":
-            folder = Path(str(self.url.database)).absolute().parent
-            if not folder.is_dir():
-                raise ConfigError(f"store.url: there is no folder {folder}")
+            check_folder(self.url)
             _make_private(Path(str(self.url.database)))
         found = self.write(lambda connection: self._prepare(connection, key_fingerprint))
         if found != key_fingerprint:
