@@ -81,7 +81,7 @@ def test_mistakes_are_one_line_and_exit_code_2(where: list[str], capsys: Output,
         (["keys", "info", "key_none", *where], "there is no key"),
         (["keys", "list"], "--config FILE"),
         (["keys", "list", *where[:2]], "go together"),
-        (["keys", "list", "--url", "http://127.0.0.1:1", *where], "say where"),
+        (["keys", "list", "--url", "http://127.0.0.1:1", *where], "name one place only"),
         (["keys", "list", "--store", "mysql://x/y", *where[2:]], "sqlite"),
     ):
         assert run(arguments) == 2, arguments
@@ -155,4 +155,4 @@ def test_a_running_gateway(gateway: str, capsys: Output, monkeypatch: pytest.Mon
 def test_a_gateway_that_is_not_there(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARGOSY_MASTER_KEY", MASTER_KEY)
     assert run(["keys", "list", "--url", "http://127.0.0.1:1"]) == 1
-    assert "cannot be reached" in capsys.readouterr().err
+    assert "no gateway answers at http://127.0.0.1:1: " in capsys.readouterr().err

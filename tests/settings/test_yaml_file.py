@@ -86,6 +86,7 @@ def test_a_fault_in_another_file_keeps_its_place():
         ("a: !!python/object:os.system x\n", "x.yaml:1: has the tag"),
         ("a: 1e999\n", "x.yaml:1: has the number 1e999"),
         ("a: 1\n---\nb: 2\n", "x.yaml:2: is not YAML"),
+        ("a:\n\tb: 1\n", "x.yaml:2: is not YAML: .*; indent with spaces"),
     ],
 )
 def test_what_is_refused(text, message):

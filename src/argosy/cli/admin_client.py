@@ -36,10 +36,10 @@ class AdminTarget:
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` unless exactly one place is named."""
-        if sum(place is not None for place in (self.url, self.config, self.store)) != 1:
-            raise ConfigError(
-                "say where: --config FILE of the gateway, --url of a running one, or --store URL of a database"
-            )
+        num_places = sum(place is not None for place in (self.url, self.config, self.store))
+        if num_places != 1:
+            ask = "name one place only" if num_places else "say where"
+            raise ConfigError(f"{ask}: --config FILE of the gateway, --url of a running one, or --store URL of a database")
         if (self.store is None) != (self.secret_file is None):
             raise ConfigError("--store and --secret-file go together: keys are hashed with that secret")
 
@@ -129,7 +129,8 @@ async def _send(
             headers = {"authorization": f"Bearer {key}"}
             response = await client.request(method, path, json=body, params=query, headers=headers)
         except httpx.HTTPError as error:
-            raise ArgosyError(f"the gateway cannot be reached: {type(error).__name__}") from None
+            reason = str(error) or type(error).__name__
+            raise ArgosyError(f"no gateway answers at {str(client.base_url).rstrip('/')}: {reason}") from None
     try:
         document = response.json()
     except ValueError:

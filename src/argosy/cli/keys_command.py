@@ -22,7 +22,7 @@ A key is shown once, when it is made; what is kept is a keyed hash and its last 
 id, which spend and limits belong to and which a rotation leaves as it is.
 """
 
-app = typer.Typer(rich_markup_mode=None, epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(rich_markup_mode=None, help="Manage the keys of a gateway's tenants.", epilog=EPILOG, no_args_is_help=True)
 
 WHERE, RIGHTS, LIMITS = "Where", "What it may do", "How much"
 Config = Annotated[
@@ -217,7 +217,7 @@ def expire(
 
 @app.command("delete")
 def delete(
-    key_ids: Annotated[list[str], typer.Argument(metavar="KEY_ID…", help="Ids of keys.", show_default=False)],
+    key_ids: Annotated[list[str], typer.Argument(metavar="KEY_ID", help="Ids of keys.", show_default=False)],
     config: Config = None,
     url: Url = None,
     master_key_env: MasterKeyEnv = DEFAULT_KEY_ENV,

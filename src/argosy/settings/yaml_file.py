@@ -83,8 +83,9 @@ def parse_yaml(text: str, name: str, *, if_empty: str = "it says nothing") -> Ya
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = 1 if mark is None else mark.line + 1
-        what = getattr(error, "problem", None) or str(error)
-        raise ConfigFileError(f"{name}:{line}: is not YAML: {' '.join(what.split())}") from None
+        what = " ".join((getattr(error, "problem", None) or str(error)).split())
+        remedy = "; indent with spaces" if r"'\t'" in what else ""
+        raise ConfigFileError(f"{name}:{line}: is not YAML: {what}{remedy}") from None
     if node is None:
         raise ConfigFileError(f"{name}: is empty; {if_empty}")
     reader = _Reader(name)

@@ -110,7 +110,9 @@ def test_without_a_budget_nothing_is_refused_for_money_and_a_free_model_never():
     ledger = Ledger()
     assert isinstance(ledger.acquire(only(Limits(rpm=5)), cost(1e6), now_s=0.0), Lease)
     team = ((TEAM, Limits(max_budget_usd=0.0)),)
-    assert ledger.acquire(team, cost(0.01), now_s=0.0).outcome is Outcome.REJECTED_BUDGET
+    denial = ledger.acquire(team, cost(0.01), now_s=0.0)
+    assert denial.outcome is Outcome.REJECTED_BUDGET
+    assert "budget limit of this team reached: limit $0, remaining $0;" in denial.message
     assert isinstance(ledger.acquire(team, cost(0.0), now_s=0.0), Lease)
     overspent = only(Limits(max_budget_usd=1.0))
     ledger.settle(ledger.acquire(overspent, cost(0.9), now_s=0.0), cost(1.5), now_s=0.0)

@@ -177,9 +177,11 @@ class GatewayService:
         try:
             await self._server.start(listen.host, listen.port, reuse_port=reuse_port)
         except OSError as error:
-            reason = error.strerror or str(error)
+            # The event loop's own text repeats the address.
+            reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror
             raise ConfigError(
-                f"cannot listen on {listen.host}:{listen.port}: {reason}; choose another port", param="listen.port"
+                f"cannot listen on {listen.host}:{listen.port}: {reason}; choose another listen.host or listen.port",
+                param="listen",
             ) from None
         if listen.health_port is not None:
             self.health_port = await self.watch.serve_health(listen.host, listen.health_port)

@@ -175,7 +175,10 @@ class ModelCatalogue:
         card = self._by_name.get(request.aliases.get(request.model, request.model))
         if card is None or not _may_ask(request, card):
             shown = request.model if len(request.model) <= 100 else request.model[:99] + "…"
-            raise UnknownModel(f"the model {shown!r} does not exist or this key may not use it", param="model")
+            raise UnknownModel(
+                f"the model {shown!r} does not exist or this key may not use it; GET /v1/models lists those it may",
+                param="model",
+            )
         passed = {card.name}
         while (following := self._next(request, card)) is not None and following.name not in passed:
             card = following

@@ -39,7 +39,9 @@ class Denial:
         if self.scope is None or self.dimension is None:
             return "the gateway cannot account for more requests at present; try again shortly"
         name = self.dimension.value.replace("_", " ")
-        text = f"{name} limit of this {self.scope.kind} reached: limit {self.limit:g}, remaining {self.remaining:g}"
+        unit = "$" if self.dimension is Dimension.BUDGET else ""
+        numbers = f"limit {unit}{self.limit:g}, remaining {unit}{self.remaining:g}"
+        text = f"{name} limit of this {self.scope.kind} reached: {numbers}"
         if not self.retryable:
             return f"{text}; the request by itself needs more, make it smaller or have the limit raised"
         if self.retry_after_s is None:
