@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from argosy.errors import ArgosyError, ConfigError, InvalidRequest, PayloadTooLarge, StoreUnavailable, Unauthorized
+from argosy.fleet.gateway.config_operations import MIN_MASTER_KEY_CHARACTERS
 from argosy.fleet.gateway.key_hash import KeyHasher, redacted
 from argosy.fleet.gateway.replies import error_body
 from argosy.fleet.gateway.store_calls import StoreCalls
@@ -36,7 +37,6 @@ Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
 logger = logging.getLogger("argosy.gateway.admin")
 MAX_BODY_BYTES = 2**20
-MIN_MASTER_KEY_CHARACTERS = 16
 
 
 class ModelAdmin(Protocol):
