@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from random import getrandbits
 from types import MappingProxyType
 from typing import Any
-from uuid import uuid4
 
 import orjson
 
@@ -43,6 +43,16 @@ _SESSION_FIELDS = ("session_id", "user", "user_id")
 _KEY_PARAMETERS = re.compile(r"(?:^|&)(?:key|api[-_]?key|access_token|token)=", re.IGNORECASE)
 
 
+MODELS_PATH = "/v1/models"
+
+
+def no_such_path(path: str) -> str:
+    """What is said of a `path` that is not there; of a client whose base URL lacks `/v1`, what is missing."""
+    shown = path if len(path) <= 100 else path[:99] + "…"
+    meant = f"/v1{path}"
+    return f"there is no {shown!r} here" + (f"; did you mean {meant}?" if meant in ENDPOINTS or meant == MODELS_PATH else "")
+
+
 def presented_key(headers: Mapping[bytes, bytes]) -> str | None:
     """The key of `Authorization: Bearer`, else of `x-api-key`, else of `api-key`; None if there is none."""
     scheme, _, credentials = headers.get(b"authorization", b"").partition(b" ")
@@ -55,8 +65,7 @@ def presented_key(headers: Mapping[bytes, bytes]) -> str | None:
 def open_exchange(endpoint: Endpoint, request: HttpRequest, exchange_id: str, now_s: float) -> Exchange:
     """The record of a request that has arrived; nothing in it has been checked but its ids."""
     given = request.headers.get(b"x-request-id", b"")
-    # A UUID, since llama.cpp's Python server (starlette-context) refuses requests that carry any other id.
-    request_id = given.decode() if _REQUEST_ID.fullmatch(given) else str(uuid4())
+    request_id = given.decode() if _REQUEST_ID.fullmatch(given) else _new_request_id()
     traceparent = request.headers.get(b"traceparent", b"")
     is_traced = _TRACEPARENT.fullmatch(traceparent) is not None
     return Exchange(
@@ -145,6 +154,15 @@ def _check_num_answers(name: str, value: Any) -> None:
     """Engines would read "100" and 1e2 as numbers, too; what is not understood here would not be paid for."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_ANSWERS):
         raise InvalidRequest(f"{name} must be a whole number from 1 to {_MAX_ANSWERS}", param=name)
+
+
+def _new_request_id() -> str:
+    """A UUID of version 4, since llama.cpp's Python server (starlette-context) refuses requests that carry any other id.
+
+    Nothing relies on an id that cannot be guessed, so it does not take a call of the system.
+    """
+    digits = f"{getrandbits(128):032x}"
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
 def _output_bound(document: Mapping[str, Any]) -> int | None:
