@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from argosy.errors import ConfigError
 from argosy.fleet.policies.routing.replica_state import ReplicaState
@@ -70,20 +70,24 @@ class Room:
 
     def less(self, tokens: int) -> Room:
         """What is left after a request of `tokens`."""
-        return replace(
-            self,
-            free_requests=self.free_requests - 1.0,
-            free_tokens=self.free_tokens - tokens,
-            saturation=self.saturation + self.share(1, tokens),
+        return Room(
+            self.num_ready,
+            self.total_requests,
+            self.free_requests - 1.0,
+            self.total_tokens,
+            self.free_tokens - tokens,
+            self.saturation + self.share(1, tokens),
         )
 
     def more(self, num_requests: int, tokens: int) -> Room:
         """What is left after so many requests with so many tokens together have ended."""
-        return replace(
-            self,
-            free_requests=self.free_requests + num_requests,
-            free_tokens=self.free_tokens + tokens,
-            saturation=max(0.0, self.saturation - self.share(num_requests, tokens)),
+        return Room(
+            self.num_ready,
+            self.total_requests,
+            self.free_requests + num_requests,
+            self.total_tokens,
+            self.free_tokens + tokens,
+            max(0.0, self.saturation - self.share(num_requests, tokens)),
         )
 
 
@@ -112,12 +116,14 @@ def pool_room(
         if full < 1.0:
             free_requests += min(limit - replica.num_requests, _free_places(replica, settings))
             free_tokens += capacity if math.isinf(capacity) else capacity * (1.0 - _kv_part(replica, settings))
-    room = Room(len(ready), total_requests, free_requests, total_tokens, free_tokens, saturation)
-    return replace(
-        room,
-        free_requests=free_requests - undispatched_requests,
-        free_tokens=free_tokens - undispatched_tokens,
-        saturation=saturation + room.share(undispatched_requests, undispatched_tokens),
+    undispatched = max(_part(undispatched_requests, total_requests), _part(undispatched_tokens, total_tokens))
+    return Room(
+        len(ready),
+        total_requests,
+        free_requests - undispatched_requests,
+        total_tokens,
+        free_tokens - undispatched_tokens,
+        saturation + undispatched,
     )
 
 
