@@ -156,7 +156,7 @@ async def test_health_and_metrics(make_backend, write_config, start, connect, ch
     assert (await client.ask(chat())).status == 503
 
 
-async def test_paths_and_methods_that_are_not_there(make_backend, write_config, start, connect):
+async def test_paths_and_methods_that_are_not_there(make_backend, write_config, start, connect, chat):
     backend = await make_backend()
     service = await start(write_config(backend.url, change=lambda text: text.replace(", master_key_env: MASTER", "")))
     client = await connect(url_of(service))
@@ -171,6 +171,10 @@ async def test_paths_and_methods_that_are_not_there(make_backend, write_config, 
         assert answer.status == status
         assert answer.document["error"]["message"]
     assert (await client.ask(b"", path="/v1/models", method="GET", key=None)).status == 401
+    answer = await client.ask(chat(), path="/chat/completions")
+    assert answer.document["error"]["message"] == (
+        "there is no '/chat/completions' here; did you mean /v1/chat/completions?"
+    )
 
 
 async def test_another_configuration(make_backend, write_config, start, connect, chat):

@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from argosy.errors import ArgosyError, ConfigError, InvalidRequest, PayloadTooLarge, StoreUnavailable, Unauthorized
 from argosy.fleet.gateway.config_operations import MIN_MASTER_KEY_CHARACTERS
+from argosy.fleet.gateway.endpoints import no_such_path
 from argosy.fleet.gateway.key_hash import KeyHasher, redacted
 from argosy.fleet.gateway.replies import error_body
 from argosy.fleet.gateway.store_calls import StoreCalls
@@ -40,18 +41,10 @@ MAX_BODY_BYTES = 2**20
 
 
 class ModelAdmin(Protocol):
-    """The models of a gateway, as an administrator sees and changes them."""
+    """The models of a gateway, as an administrator sees them."""
 
     def models(self) -> Sequence[Mapping[str, Any]]:
         """Each with its name, backends and prices, and no secret."""
-        ...
-
-    def add(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Serve one more; returns it. Raises `InvalidRequest` where that is not possible."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Serve one less. Raises `UnknownModel`, or `InvalidRequest` where that is not possible."""
         ...
 
 
@@ -192,5 +185,5 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = redacted(request.url.path)
     if error.status_code == 404:
-        return json_response(error_body(f"there is no {path[:100]!r} here", "not_found_error", None, "not_found"), 404)
+        return json_response(error_body(no_such_path(path), "not_found_error", None, "not_found"), 404)
     return http_exception_response(error, request.method, path)

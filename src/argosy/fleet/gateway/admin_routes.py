@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from argosy.errors import InvalidRequest
 from argosy.fleet.gateway import admin_bodies as bodies
-from argosy.fleet.gateway.admin_api import Admin, AdminRoute, Handler, ModelAdmin, body_of, json_of, own_key_of, query_of
+from argosy.fleet.gateway.admin_api import Admin, AdminRoute, Handler, body_of, json_of, own_key_of, query_of
 from argosy.fleet.gateway.admin_views import page_view, view
 from argosy.fleet.gateway.budgets import parse_duration_s
 from argosy.fleet.gateway.key_hash import KEY_PREFIX
@@ -162,36 +162,16 @@ async def spend_report_call(admin: Admin, request: Request) -> Response:
 async def model_info(admin: Admin, request: Request) -> Response:
     """All models."""
     query_of(request)
-    return json_of({"data": list(_models(admin).models())})
-
-
-async def model_new(admin: Admin, request: Request) -> Response:
-    """One more model."""
-    body = await body_of(request, _ModelNew)
-    return json_of(_models(admin).add(body.model))
-
-
-async def model_delete(admin: Admin, request: Request) -> Response:
-    """One model less."""
-    body = await body_of(request, _ModelDelete)
-    _models(admin).remove(body.id)
-    return json_of({"deleted": body.id})
-
-
-class _ModelNew(RequestModel):
-    """`model` is as in the configuration file, which checks it."""
-
-    model: dict[str, Any]
-
-
-class _ModelDelete(RequestModel):
-    id: str
-
-
-def _models(admin: Admin) -> ModelAdmin:
     if admin.models is None:
-        raise InvalidRequest("models are managed in the configuration file of this gateway", code="not_supported")
-    return admin.models
+        raise InvalidRequest("only a running gateway lists its models", code="not_supported")
+    return json_of({"data": list(admin.models.models())})
+
+
+async def model_change(admin: Admin, request: Request) -> Response:
+    """Refused, whatever the body: a model that is not in the file would be gone after the next reload."""
+    del admin, request
+    remedy = "models stand in the configuration file: change it there, the gateway reads it again by itself"
+    raise InvalidRequest(remedy, code="not_supported")
 
 
 _FILTERS: Mapping[str, str] = {"api_key": "key_id", "team_id": "team_id", "organization_id": "org_id", "model": "model"}
@@ -256,6 +236,6 @@ ROUTES = (
     AdminRoute("GET", "/spend", spend_report_call),
     AdminRoute("GET", "/global/spend/report", spend_report_call),
     AdminRoute("GET", "/model/info", model_info),
-    AdminRoute("POST", "/model/new", model_new),
-    AdminRoute("POST", "/model/delete", model_delete),
+    AdminRoute("POST", "/model/new", model_change),
+    AdminRoute("POST", "/model/delete", model_change),
 )

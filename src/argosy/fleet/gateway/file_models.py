@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from argosy.errors import InvalidRequest
 from argosy.fleet.gateway.config import GatewayConfig
 from argosy.fleet.gateway.prices import Price, PriceTable
 from argosy.fleet.gateway.service_parts import backend_id
@@ -41,19 +40,6 @@ class FileModels:
             for model in self.config.models
             for backend in model.backends
         ]
-
-    def add(self, definition: Mapping[str, Any]) -> NoReturn:
-        """Raise `InvalidRequest`: a model that is not in the file would be gone after the next reload."""
-        del definition
-        raise InvalidRequest(_REMEDY, code="not_supported")
-
-    def remove(self, name: str) -> NoReturn:
-        """Raise `InvalidRequest`: as for `add`."""
-        del name
-        raise InvalidRequest(_REMEDY, code="not_supported")
-
-
-_REMEDY = "models stand in the configuration file: change it there, the gateway reads it again by itself"
 
 
 def _per_token(price: Price) -> dict[str, float]:

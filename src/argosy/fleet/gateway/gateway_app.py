@@ -9,14 +9,13 @@ import orjson
 
 from argosy.errors import ArgosyError
 from argosy.fleet.gateway.asgi_mount import AsgiMount
-from argosy.fleet.gateway.endpoints import ENDPOINTS, check_head, open_exchange, presented_key
+from argosy.fleet.gateway.endpoints import ENDPOINTS, MODELS_PATH, check_head, no_such_path, open_exchange, presented_key
 from argosy.fleet.gateway.exchange import Endpoint
 from argosy.fleet.gateway.health_endpoints import GatewayHealth
 from argosy.fleet.gateway.http_messages import HttpRequest, ResponseWriter
 from argosy.fleet.gateway.pipeline import Pipeline
 from argosy.fleet.gateway.replies import JSON, error_body, error_reply
 
-MODELS_PATH = "/v1/models"
 _MODELS = Endpoint(MODELS_PATH, "models")
 
 
@@ -63,9 +62,7 @@ class GatewayApp:
         elif self._admin is not None:
             await self._admin.handle(request, writer)
         else:
-            shown = path if len(path) <= 100 else path[:99] + "…"
-            body = error_body(f"there is no {shown!r} here", "not_found_error", None, "not_found")
-            writer.send(404, [JSON], body)
+            writer.send(404, [JSON], error_body(no_such_path(path), "not_found_error", None, "not_found"))
 
     async def _models(self, request: HttpRequest, writer: ResponseWriter) -> None:
         """The models that the caller may ask for, or one of them."""

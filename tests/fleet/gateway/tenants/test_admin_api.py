@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from argosy.errors import ConfigError, UnknownModel
+from argosy.errors import ConfigError
 from argosy.fleet.gateway.admin_api import MAX_BODY_BYTES, Admin, create_admin_app
 from argosy.fleet.gateway.admin_routes import ROUTES
 from argosy.fleet.gateway.key_hash import KeyHasher, new_key
@@ -27,16 +27,10 @@ Call = Callable[..., Awaitable[Any]]
 
 
 class Models:
-    """One model that cannot be removed."""
+    """One model."""
 
     def models(self) -> Sequence[Mapping[str, Any]]:
         return [{"model_name": "m"}]
-
-    def add(self, definition: Mapping[str, Any]) -> Mapping[str, Any]:
-        return definition
-
-    def remove(self, name: str) -> None:
-        raise UnknownModel(f"there is no model {name!r}")
 
 
 @pytest.fixture
@@ -273,14 +267,16 @@ async def test_spend_as_json_and_csv(call: Call, client: httpx.AsyncClient, stor
 
 async def test_models(call: Call, admin: Admin, hasher: KeyHasher) -> None:
     refused = await call("GET", "/model/info", status=400)
-    assert "configuration file" in refused["error"]["message"]
+    assert "running gateway" in refused["error"]["message"]
     with_models = Admin(admin.calls, admin.keys, admin.groups, hasher, MASTER_KEY, Models())
     transport = httpx.ASGITransport(create_admin_app(with_models))
     headers = {"authorization": f"Bearer {MASTER_KEY}"}
     async with httpx.AsyncClient(base_url="http://admin", transport=transport, headers=headers) as client:
         assert (await client.get("/model/info")).json() == {"data": [{"model_name": "m"}]}
-        assert (await client.post("/model/new", json={"model": {"name": "n"}})).json() == {"name": "n"}
-        assert (await client.post("/model/delete", json={"id": "x"})).status_code == 404
+        for path, body in (("/model/new", {"model_name": "n", "litellm_params": {}}), ("/model/delete", {})):
+            answer = await client.post(path, json=body)
+            assert answer.status_code == 400
+            assert "configuration file: change it there" in answer.json()["error"]["message"]
 
 
 async def test_this_process_heeds_a_change_before_it_is_answered(admin: Admin, hasher: KeyHasher) -> None:

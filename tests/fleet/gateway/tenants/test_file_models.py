@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
-from argosy.errors import InvalidRequest
 from argosy.fleet.gateway.config import GatewayConfig
 from argosy.fleet.gateway.config_models import BackendSettings, ModelSettings, PriceSettings
 from argosy.fleet.gateway.file_models import FileModels
@@ -37,11 +34,3 @@ def test_every_backend_is_listed_with_its_price_and_no_secret() -> None:
     found = [tuple(entry["model_info"][name] for name in prices) for entry in entries]
     assert found == [(1e-6, 1e-6, 3e-6), (2e-6, 1e-6, 4e-6), (0.0, 0.0, 0.0)]
     assert len({entry["model_info"]["id"] for entry in entries}) == 3
-
-
-def test_changes_are_refused_with_the_way_to_make_them() -> None:
-    models = FileModels(CONFIG, price_table(CONFIG))
-    with pytest.raises(InvalidRequest, match="configuration file"):
-        models.add({"name": "k"})
-    with pytest.raises(InvalidRequest, match="configuration file"):
-        models.remove("m")
