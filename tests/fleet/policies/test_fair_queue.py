@@ -566,6 +566,58 @@ TestRandomUse = RandomUse.TestCase
 TestRandomUse.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 
+ARRIVALS = st.tuples(
+    st.sampled_from("abc"), st.sampled_from(list(Priority)), st.integers(0, 40), st.sampled_from([0.5, 1.0, 4.0])
+)
+ENDS = st.integers(0, 100)
+PAUSES = st.floats(0.0, 3.0)
+
+
+def played(steps, *, at_once: bool):
+    """What happens to requests that arrive, end and wait in the order of `steps`, and where the queue stands after it."""
+    one = ClassSettings(max_requests=3, max_bytes=60, ttl_s=4.0, guaranteed_share=0.2)
+    queue = FairQueue(QueueSettings(one, one, one, max_requests=6, max_bytes=100, headroom=0.2, linger_s=3.0, max_tenants=2))
+    running, told, now_s, num_at_once = [], [], 0.0, 0
+
+    def room() -> Room:
+        return Room(1, 6, 6 - queue.num_in_flight, 120, 120 - queue.in_flight_tokens)
+
+    for number, step in enumerate(steps):
+        if isinstance(step, tuple):
+            tenant, priority, tokens, weight = step
+            one = QueuedRequest(str(number), tenant, priority, tokens, tokens, weight)
+            if at_once and queue.admit_at_once(one, room(), now_s):
+                num_at_once += 1
+                running.append(one)
+                told.append((one.request_id, one.is_preemptible, one.dispatched_s, one.arrived_s))
+            else:
+                told.append(queue.offer(one, now_s))
+        elif isinstance(step, int) and running:
+            queue.settle(running.pop(step % len(running)), step, now_s)
+        elif isinstance(step, float):
+            now_s += step
+        while (one := queue.next_dispatchable(room(), now_s)) is not None:
+            running.append(one)
+            told.append((one.request_id, one.is_preemptible, one.dispatched_s, one.arrived_s))
+        told += [(each.request.request_id, each.outcome) for each in queue.take_evicted(now_s)]
+        queue.check_invariants()
+    flows = [
+        (priority, flow.tenant, flow.served_tokens, flow.in_flight_tokens)
+        for priority in Priority
+        for flow in queue.class_queue(priority).flows()
+    ]
+    return [each for each in told if each is not None], flows, num_at_once
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ARRIVALS | ENDS | PAUSES, max_size=40))
+def test_what_is_admitted_at_once_is_what_would_not_have_waited(steps):
+    told, flows, num_at_once = played(steps, at_once=True)
+    assert (told, flows) == played(steps, at_once=False)[:2]
+    if steps and isinstance(steps[0], tuple):
+        assert num_at_once
+
+
 def test_nothing_grows_with_the_number_of_tenants_seen():
     """20 000 requests, each of its own tenant, a third withdrawn: what is remembered stays within its bounds."""
     limits = QueueSettings(linger_s=5.0, max_tenants=100)

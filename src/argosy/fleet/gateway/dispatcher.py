@@ -103,6 +103,9 @@ class PoolDispatcher:
         room = self._room_now(now_s)
         if not room.num_ready and not self._may_wait(now_s):
             raise RequestDropped(Outcome.REJECTED_NO_BACKEND, "no backend of the model is ready", retry_after_s=1.0)
+        if self.queue.admit_at_once(request, room, now_s):
+            ticket = self._tickets[request] = QueueTicket(self, request)
+            return ticket
         outcome = self.queue.offer(request, now_s)
         if outcome is not None:
             self._pump(now_s)

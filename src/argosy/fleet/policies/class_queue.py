@@ -111,19 +111,21 @@ class ClassQueue:
 
     def add(self, request: QueuedRequest) -> None:
         """Let `request` wait at the end of its tenant's line. Mutates this queue only."""
-        flow = self._flows.get(request.tenant)
-        if flow is None:
-            flow = self._flows[request.tenant] = Flow(request.tenant, request.weight, self._virtual_tokens)
-            self._total_weight += request.weight
-        elif flow.weight != request.weight:
-            self._total_weight += request.weight - flow.weight
-            flow.weight = request.weight
-        self._idle.pop(flow, None)
-        if not flow.waiting:
-            flow.served_tokens = max(flow.served_tokens, self._virtual_tokens)
+        flow = self._flow(request)
         flow.waiting[request] = None
         self._count(flow, request, 1)
         self._file(flow)
+
+    def see_room(self, room: Room) -> None:
+        """Take in the capacity of the moment, by which shares are judged."""
+        self._room = room
+
+    def admit(self, request: QueuedRequest) -> None:
+        """`add` and `dispatch` in one step, of a request that comes while nothing waits here."""
+        assert not self.num_waiting, "who waits goes first"
+        flow = self._flow(request)
+        self._virtual_tokens = max(self._virtual_tokens, flow.served_tokens)
+        self._take_off(flow, request)
 
     def remove(self, request: QueuedRequest, now_s: float) -> None:
         """Take a waiting request out, wherever it stands."""
@@ -168,9 +170,7 @@ class ClassQueue:
         self._virtual_tokens = max(self._virtual_tokens, first.served_tokens)
         del flow.waiting[request]
         self._count(flow, request, -1)
-        flow.in_flight_requests += 1
-        flow.in_flight_tokens += request.tokens
-        flow.served_tokens += request.tokens / flow.weight
+        self._take_off(flow, request)
         self._file(flow)
 
     def settle(self, request: QueuedRequest, actual_tokens: int, now_s: float) -> None:
@@ -241,6 +241,26 @@ class ClassQueue:
             assert (flow in self._under) + (flow in self._over) == bool(flow.waiting)
             assert (flow in self._longest) == bool(flow.waiting)
 
+    def _flow(self, request: QueuedRequest) -> Flow:
+        """The flow that `request` is about to join, with the weight that it brings."""
+        flow = self._flows.get(request.tenant)
+        if flow is None:
+            flow = self._flows[request.tenant] = Flow(request.tenant, request.weight, self._virtual_tokens)
+            self._total_weight += request.weight
+        elif flow.weight != request.weight:
+            self._total_weight += request.weight - flow.weight
+            flow.weight = request.weight
+        self._idle.pop(flow, None)
+        if not flow.waiting:
+            flow.served_tokens = max(flow.served_tokens, self._virtual_tokens)
+        return flow
+
+    @staticmethod
+    def _take_off(flow: Flow, request: QueuedRequest) -> None:
+        flow.in_flight_requests += 1
+        flow.in_flight_tokens += request.tokens
+        flow.served_tokens += request.tokens / flow.weight
+
     def _first(self) -> Flow | None:
         under, over = self._under.first(), self._over.first()
         if under is None or over is None:
@@ -251,8 +271,9 @@ class ClassQueue:
     def _file(self, flow: Flow) -> None:
         """Put `flow` where its counter, its share and the length of its line place it."""
         if not flow.waiting:
-            for heap in (self._under, self._over, self._longest):
-                heap.discard(flow)
+            if flow in self._longest:
+                for heap in (self._under, self._over, self._longest):
+                    heap.discard(flow)
             return
         here, there = (self._over, self._under) if self._is_over(flow) else (self._under, self._over)
         there.discard(flow)

@@ -107,6 +107,36 @@ class FairQueue:
             self._expiry.rank(request, request.expires_s)
         return None
 
+    def admit_at_once(self, request: QueuedRequest, room: Room, now_s: float) -> bool:
+        """Whether `request` went into flight without waiting: as `offer` and `next_dispatchable` would have it, in one step.
+
+        That is so where nothing waits and it fits beside the headroom, which is most requests of a fleet that is not full.
+        False otherwise, and nothing has been done.
+        """
+        queue = self._classes[request.priority]
+        bounds = queue.settings
+        if (
+            request.state is not QueueState.OUTSIDE
+            or self.num_waiting
+            or min(bounds.max_requests, self.settings.max_requests) < 1
+            or request.size_bytes > min(bounds.max_bytes, self.settings.max_bytes)
+            or request.last_start_s <= now_s
+            or not room.fits(request.tokens, leaving=self.settings.headroom)
+        ):
+            return False
+        for each in self._classes.values():
+            each.forget_idle(now_s)
+            each.see_room(room)
+        credit = self._credit_tokens[request.priority]
+        is_due = credit > 0.0 and credit >= request.tokens
+        request.arrived_s = now_s
+        queue.admit(request)
+        self._set_in_flight(request, now_s)
+        request.is_preemptible = request.priority is Priority.BEST_EFFORT and not is_due
+        for priority in self._credit_tokens:
+            self._credit_tokens[priority] = 0.0
+        return True
+
     def next_dispatchable(self, room: Room, now_s: float) -> QueuedRequest | None:
         """Move the request whose turn it is into flight and return it; None if none waits or the next does not fit `room`.
 
@@ -233,9 +263,7 @@ class FairQueue:
         queue = self._classes[request.priority]
         queue.dispatch(request, now_s)
         self._expiry.discard(request)
-        request.state, request.dispatched_s, request.is_yielding = QueueState.IN_FLIGHT, now_s, False
-        self._in_flight[request.priority][request] = None
-        self._in_flight_tokens += request.tokens
+        self._set_in_flight(request, now_s)
         for priority, each in self._classes.items():
             if not each.num_waiting:
                 self._credit_tokens[priority] = 0.0
@@ -244,6 +272,11 @@ class FairQueue:
             elif each.settings.guaranteed_share:
                 earned = self._credit_tokens[priority] + each.settings.guaranteed_share * request.tokens
                 self._credit_tokens[priority] = min(earned, max(self._turn_tokens(each), self._credit_tokens[priority]))
+
+    def _set_in_flight(self, request: QueuedRequest, now_s: float) -> None:
+        request.state, request.dispatched_s, request.is_yielding = QueueState.IN_FLIGHT, now_s, False
+        self._in_flight[request.priority][request] = None
+        self._in_flight_tokens += request.tokens
 
     def _make_place(self, request: QueuedRequest, queue: ClassQueue, now_s: float) -> bool:
         """Whether there is a place, making one if `request` may; evicts nothing unless that makes one."""
