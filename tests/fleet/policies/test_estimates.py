@@ -1,3 +1,4 @@
+import math
 from random import Random
 
 import pytest
@@ -36,6 +37,15 @@ def test_an_estimate_is_never_below_what_was_seen_and_at_most_a_bucket_above(len
     histogram = OutputHistogram()
     histogram.observe(length, 0.9)
     assert length <= histogram.quantile_tokens <= max(1, 1.19 * length + 1)
+
+
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=40), st.sampled_from([0.01, 0.5, 0.9, 0.99]))
+def test_the_quantile_is_followed_whatever_comes(lengths, quantile):
+    histogram = OutputHistogram()
+    for number, length in enumerate(lengths, 1):
+        histogram.observe(length, quantile)
+        exact = sorted(lengths[:number])[max(1, math.ceil(quantile * number)) - 1]
+        assert exact <= histogram.quantile_tokens <= max(1, 1.19 * exact + 1)
 
 
 def test_lengths_beyond_the_largest_bucket_count_in_it():

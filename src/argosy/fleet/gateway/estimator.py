@@ -7,7 +7,7 @@ from typing import Any
 
 from argosy.errors import InvalidRequest
 from argosy.fleet.gateway.exchange import Exchange
-from argosy.fleet.gateway.prices import PriceTable
+from argosy.fleet.gateway.prices import Price, PriceTable
 from argosy.fleet.gateway.stages import Route
 from argosy.fleet.policies.estimates import OutputQuantile
 from argosy.fleet.policies.limits import MAX_BUDGET_USD, NANO_USD_PER_USD, Demand
@@ -32,6 +32,7 @@ class QuantileEstimator:
         self._quantile = quantile
         self.prices = prices
         self._backends_of = backends_of
+        self._highest: dict[str, tuple[PriceTable, tuple[str, ...], Price]] = {}
 
     def estimate(self, exchange: Exchange, route: Route) -> Demand:
         """The demand to be reserved. Fills in `prompt_tokens` and `expected_output_tokens`."""
@@ -44,7 +45,7 @@ class QuantileEstimator:
             expected = num_answers * self._quantile.tokens(exchange.caller.tenant, route.pool, bound)
             most = expected if bound is None else num_answers * bound
         exchange.expected_output_tokens = expected
-        price = self.prices.highest(route.pool, self._backends_of(route.pool))
+        price = self._highest_price(route.pool)
         cost_usd = _usd(price.cost_nano_usd(exchange.prompt_tokens, 0, most))
         return Demand(exchange.prompt_tokens, expected, cost_usd, bound)
 
@@ -61,6 +62,14 @@ class QuantileEstimator:
 def _usd(cost_nano_usd: int) -> float:
     """In dollars, and no more than any budget holds: a client may allow an answer of 2^64 tokens."""
     return min(cost_nano_usd / NANO_USD_PER_USD, MAX_BUDGET_USD)
+
+    def _highest_price(self, pool: str) -> Price:
+        """The highest price of a pool's backends, made again when they or the prices have changed."""
+        backend_ids = self._backends_of(pool)
+        known = self._highest.get(pool)
+        if known is None or known[0] is not self.prices or known[1] != backend_ids:
+            known = self._highest[pool] = (self.prices, backend_ids, self.prices.highest(pool, backend_ids))
+        return known[2]
 
 
 def prompt_tokens(document: Mapping[str, Any]) -> int:

@@ -27,28 +27,35 @@ class OutputHistogram:
     164 bytes of counts, whatever the number of answers.
     """
 
-    __slots__ = ("_counts", "num_answers", "quantile_tokens")
+    __slots__ = ("_bucket", "_counts", "_num_below", "num_answers", "quantile_tokens")
 
     def __init__(self) -> None:
         self._counts = array("H", bytes(2 * _NUM_BUCKETS))
         self.num_answers = 0
         self.quantile_tokens = 0
+        self._bucket = 0  # the one that the quantile lies in, and the answers in the buckets below it
+        self._num_below = 0
 
     def observe(self, num_tokens: int, quantile: float) -> None:
         """Count an answer and set `quantile_tokens`: the upper edge of the bucket that the quantile lies in. Mutates."""
-        self._counts[_bucket(num_tokens)] += 1
+        counts, added = self._counts, _bucket(num_tokens)
+        counts[added] += 1
         self.num_answers += 1
+        if added < self._bucket:
+            self._num_below += 1
         if self.num_answers >= _HALVE_AT:
-            for bucket, count in enumerate(self._counts):
-                self._counts[bucket] = count // 2
-            self.num_answers = sum(self._counts)
-        wanted = quantile * self.num_answers
-        seen = 0
-        for bucket, count in enumerate(self._counts):
-            seen += count
-            if seen >= wanted and seen:
-                self.quantile_tokens = _upper_edge(bucket)
-                return
+            for bucket, count in enumerate(counts):
+                counts[bucket] = count // 2
+            self.num_answers = sum(counts)
+            self._bucket = self._num_below = 0
+        wanted = max(quantile * self.num_answers, 1.0 - 1e-9)
+        while self._num_below + counts[self._bucket] < wanted:
+            self._num_below += counts[self._bucket]
+            self._bucket += 1
+        while self._num_below >= wanted:
+            self._bucket -= 1
+            self._num_below -= counts[self._bucket]
+        self.quantile_tokens = _upper_edge(self._bucket)
 
 
 @dataclass(slots=True)
