@@ -168,6 +168,7 @@ def test_documentation_is_complete_and_needs_no_other_host(server):
     assert {ref.rpartition("/")[2] for ref in references(document)} <= set(schemas)
     page = server.http.get("/docs").text
     assert "temperature" in page
+    assert "400 A field is missing, unknown, not supported or out of range; <code>param</code> names it." in page
     assert "/v1/completions" in page
     assert "http://" not in page
     assert "https://" not in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -30,24 +31,29 @@ def _operations(document: Mapping[str, Any]) -> Iterator[str]:
     schemas = document["components"]["schemas"]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            yield f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation.get('description', ''))}</p>"
+            yield f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{_prose(operation.get('description', ''))}</p>"
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             if content:
                 yield _fields("Request", schemas[_ref_name(content["schema"])])
             for status, response in operation["responses"].items():
                 schema = response.get("content", {}).get("application/json", {}).get("schema", {})
                 summary = f"{status} {response.get('description', '')}"
-                yield _fields(summary, schemas[_ref_name(schema)]) if "$ref" in schema else f"<p>{escape(summary)}</p>"
+                yield _fields(summary, schemas[_ref_name(schema)]) if "$ref" in schema else f"<p>{_prose(summary)}</p>"
 
 
 def _fields(summary: str, schema: Mapping[str, Any]) -> str:
     required = schema.get("required", ())
     rows = "".join(
         f"<tr><td><code>{escape(name)}</code>{' *' if name in required else ''}"
-        f"<td>{escape(_type_of(field))}<td>{escape(field.get('description', ''))}"
+        f"<td>{escape(_type_of(field))}<td>{_prose(field.get('description', ''))}"
         for name, field in schema.get("properties", {}).items()
     )
-    return f"<details><summary>{escape(summary)}</summary><table>{rows}</table></details>"
+    return f"<details><summary>{_prose(summary)}</summary><table>{rows}</table></details>"
+
+
+def _prose(text: str) -> str:
+    """`text` as HTML, with what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _type_of(field: Mapping[str, Any]) -> str:
