@@ -58,11 +58,6 @@ class QuantileEstimator:
         cost = price.cost_nano_usd(usage.input_tokens, usage.cached_tokens, usage.output_tokens)
         return Demand(usage.input_tokens, usage.output_tokens, _usd(cost))
 
-
-def _usd(cost_nano_usd: int) -> float:
-    """In dollars, and no more than any budget holds: a client may allow an answer of 2^64 tokens."""
-    return min(cost_nano_usd / NANO_USD_PER_USD, MAX_BUDGET_USD)
-
     def _highest_price(self, pool: str) -> Price:
         """The highest price of a pool's backends, made again when they or the prices have changed."""
         backend_ids = self._backends_of(pool)
@@ -70,6 +65,11 @@ def _usd(cost_nano_usd: int) -> float:
         if known is None or known[0] is not self.prices or known[1] != backend_ids:
             known = self._highest[pool] = (self.prices, backend_ids, self.prices.highest(pool, backend_ids))
         return known[2]
+
+
+def _usd(cost_nano_usd: int) -> float:
+    """In dollars, and no more than any budget holds: a client may allow an answer of 2^64 tokens."""
+    return min(cost_nano_usd / NANO_USD_PER_USD, MAX_BUDGET_USD)
 
 
 def prompt_tokens(document: Mapping[str, Any]) -> int:
