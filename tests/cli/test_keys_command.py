@@ -82,6 +82,7 @@ def test_mistakes_are_one_line_and_exit_code_2(where: list[str], capsys: Output,
         (["keys", "list"], "--config FILE"),
         (["keys", "list", *where[:2]], "go together"),
         (["keys", "list", "--url", "http://127.0.0.1:1", *where], "name one place only"),
+        (["keys", "list", "--url", "localhost:4000"], "--url must be http://HOST:PORT"),
         (["keys", "list", "--store", "mysql://x/y", *where[2:]], "sqlite"),
     ):
         assert run(arguments) == 2, arguments
@@ -149,6 +150,8 @@ def test_a_running_gateway(gateway: str, capsys: Output, monkeypatch: pytest.Mon
     assert run(["keys", "list", "--master-key-env", "OTHER", *where]) == 1
     told = capsys.readouterr().err
     assert "not the master key" in told
+    assert run(["keys", "list", "--url", f"{gateway}/elsewhere"]) == 1
+    assert "auth.master_key_env" in capsys.readouterr().err
     assert "CANARY" not in told
 
 

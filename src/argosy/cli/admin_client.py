@@ -42,6 +42,8 @@ class AdminTarget:
             raise ConfigError(f"{ask}: --config FILE of the gateway, --url of a running one, or --store URL of a database")
         if (self.store is None) != (self.secret_file is None):
             raise ConfigError("--store and --secret-file go together: keys are hashed with that secret")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ConfigError(f"--url must be http://HOST:PORT or https://HOST:PORT, got {self.url[:100]!r}")
 
 
 def call_admin(
@@ -137,5 +139,8 @@ async def _send(
         raise ArgosyError(f"{path} answered status {response.status_code} without JSON: is that a gateway?") from None
     if response.status_code < 400:
         return document
-    message = str(document.get("error", {}).get("message", f"status {response.status_code}"))
+    refusal = document.get("error", {})
+    if refusal.get("code") == "not_found" and refusal.get("param") is None:  # no record, but the path
+        raise ArgosyError("no admin API answers there: the gateway needs auth.master_key_env, and a store")
+    message = str(refusal.get("message", f"status {response.status_code}"))
     raise InvalidRequest(message) if response.status_code in (400, 404, 413) else ArgosyError(message)
