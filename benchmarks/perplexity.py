@@ -100,7 +100,7 @@ def measure(
     progress = Progress(len(parts))
     for done, (part, seen) in enumerate(parts, 1):
         ids = bos + part
-        wanted = slice(len(bos) + seen - 1, None)
+        wanted = slice(max(len(bos) + seen, 1) - 1, None)  # the first of all tokens follows nothing
         table = reference.log_probabilities(ids)
         base = table[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].double()
         likeliest = table[:-1].argmax(dim=-1)

@@ -112,6 +112,8 @@ def test_every_setting_of_the_scheduler_reaches_it():
         ({"executor": "kernels", "dtype": "bfloat16"}, "so dtype must be auto, got 'bfloat16'", "dtype"),
         ({"weights": "int4"}, "weights must be auto, stored, int8, got 'int4'", "weights"),
         ({"weights": "int8"}, "set executor to kernels", "weights"),
+        ({"refine_outliers": True}, "set executor to kernels", "refine_outliers"),
+        ({"refine_outliers": True, "executor": "kernels", "weights": "int8"}, "rotated away", "refine_outliers"),
         ({"weights": "stored", "executor": "torch"}, "set executor to kernels", "weights"),
     ],
 )
@@ -120,3 +122,4 @@ def test_executor_and_weights(settings, message, param):
         EngineArgs("m", **settings)
     assert caught.value.param == param
     EngineArgs("m", executor="kernels", weights="int8")
+    EngineArgs("m", executor="kernels", refine_outliers=True)

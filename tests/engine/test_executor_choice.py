@@ -103,6 +103,7 @@ def test_a_quantised_file_runs_on_the_kernels_as_stored(tmp_path):
         ({"dtype": "bfloat16"}, TorchExecutor, "bfloat16"),
         ({"executor": "kernels", "kv_cache_dtype": "bfloat16"}, CpuExecutor, "q8_0"),
         ({"executor": "kernels", "weights": "int8"}, CpuExecutor, "int8"),
+        ({"executor": "kernels", "refine_outliers": True}, CpuExecutor, "q8_0"),
         ({"executor": "kernels", "weights": "stored", "deterministic": True}, CpuExecutor, "q8_0"),
     ],
 )

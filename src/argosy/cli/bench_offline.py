@@ -39,6 +39,7 @@ def offline(
     device: flags.Device = _ENGINE.device,
     executor: flags.ExecutorName = _ENGINE.executor,
     weights: flags.Weights = _ENGINE.weights,
+    refine_outliers: flags.RefineOutliers = _ENGINE.refine_outliers,
     threads: flags.Threads = _ENGINE.threads,
     max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
     kv_cache_memory: flags.KvCacheMemory = None,
@@ -72,6 +73,7 @@ def offline(
         device=device,
         executor=executor,
         weights=weights,
+        refine_outliers=refine_outliers,
         threads=threads,
         max_num_seqs=widest,
         # A whole prompt in one step, as where nobody waits for a next token.

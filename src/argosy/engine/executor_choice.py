@@ -89,6 +89,7 @@ def _build_kernels(args: EngineArgs, loaded: LoadedModel) -> BuiltExecutor:
         max_positions=config.max_model_len,
         num_threads=num_threads,
         kv_dtype=kv_dtype,
+        refine_outliers=args.refine_outliers,
     )
     return BuiltExecutor(executor, config, weights.main_kind)
 

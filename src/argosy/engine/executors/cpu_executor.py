@@ -37,8 +37,7 @@ logger = logging.getLogger(__name__)
 class CpuExecutor:
     """Implements `Executor` with quantised weights as stored, a paged KV pool and the sampler of this package.
 
-    Activations are quantised to 8 bits in groups of 32 for quantised weights (finer in groups with outliers, see
-    `cpu_refinement`), and stay f32 for others; sums are f32. A
+    Activations are quantised to 8 bits in groups of 32 for quantised weights, and stay f32 for others; sums are f32. A
     sequence's results are, to the last bit, those of computing it alone, whatever runs beside it, however its prompt is
     cut, and however many threads there are.
 
@@ -48,6 +47,7 @@ class CpuExecutor:
         max_num_seqs, max_num_batched_tokens: bounds on the sequences and tokens of one plan; buffers are made for them.
         max_positions: positions are below it.
         kv_dtype: "float32", "bfloat16" or "float16".
+        refine_outliers: find groups of activations with outliers and quantise them more finely (`cpu_refinement`).
         isa: instruction set; None for the fastest that this processor has.
         jit: where compiled kernels are kept; None for the default cache.
 
@@ -68,6 +68,7 @@ class CpuExecutor:
         max_positions: int,
         num_threads: int,
         kv_dtype: str = "float32",
+        refine_outliers: bool = False,
         isa: Isa | None = None,
         jit: JitCompiler | None = None,
     ) -> None:
@@ -83,7 +84,7 @@ class CpuExecutor:
             max_tokens=max_num_batched_tokens,
             max_logit_rows=max(max_num_seqs, SCORED_ROWS_AT_ONCE),
             num_threads=num_threads,
-            max_refined=MAX_REFINED,
+            max_refined=MAX_REFINED if refine_outliers else 0,
         )
         self._attention = AttentionPlanner(
             config,
@@ -112,10 +113,11 @@ class CpuExecutor:
         self._states: dict[int, SequenceState] = {}
         self._team = Team(num_threads)
         self._drawing = Drawing(self._buffers.logits, self._team)
-        recorder = ScaleRecorder()
-        self._program = build(weights, recorder=recorder).build()
-        choice = self._choose_refined(recorder, max_positions)
-        self._program = build(with_refined_inputs(weights, choice)).build()
+        if refine_outliers:
+            recorder = ScaleRecorder()
+            self._program = build(weights, recorder=recorder).build()
+            weights = with_refined_inputs(weights, self._choose_refined(recorder, max_positions))
+        self._program = build(weights).build()
         self._warm_up()
         drop_compiler_code()
 
