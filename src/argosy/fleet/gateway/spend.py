@@ -25,6 +25,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "team": ("team_id",),
     "organization": ("org_id",),
 }
+_SHOWN: Mapping[str, str] = {"org_id": "organization_id"}
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 
@@ -89,6 +90,7 @@ def spend_logs(
 ) -> list[dict[str, Any]]:
     """Requests, the latest first, that ended from Unix time `start_s` to before `end_s`; one page of them, from 1.
 
+    `request_id` is that of the logs and of the answer's `x-request-id`, "" where none was recorded; `exchange_id` is unique.
     `where` holds columns of `usage_records` and the values to bound them to; None is any.
     """
     if page < 1 or not 1 <= size <= MAX_PAGE:
@@ -99,7 +101,9 @@ def spend_logs(
         conditions.append(usage.ended_at_s >= start_s)
     if end_s is not None:
         conditions.append(usage.ended_at_s < end_s)
-    logs = select(schema.usage_records).where(*conditions).order_by(usage.ended_at_s.desc(), usage.request_id)
+    others = [column for column in usage if column.name not in ("request_id", "x_request_id")]
+    columns = [usage.x_request_id.label("request_id"), usage.request_id.label("exchange_id"), *others]
+    logs = select(*columns).where(*conditions).order_by(usage.ended_at_s.desc(), usage.request_id)
 
     def work(connection: Connection) -> list[dict[str, Any]]:
         rows = connection.execute(logs.limit(size).offset((page - 1) * size)).mappings()
@@ -124,6 +128,8 @@ def _inert(value: Any) -> Any:
 
 def _in_dollars(row: Mapping[Any, Any]) -> dict[str, Any]:
     # Sums come as Decimal from PostgreSQL.
-    values: dict[str, Any] = {str(n): v if isinstance(v, str | float | bool) else int(v) for n, v in row.items()}
+    values: dict[str, Any] = {
+        _SHOWN.get(n, str(n)): v if isinstance(v, str | float | bool) else int(v) for n, v in row.items()
+    }
     nano_usd = values.pop("cost_nano_usd")
     return {**values, "spend": nano_usd / NANO_USD_PER_USD}

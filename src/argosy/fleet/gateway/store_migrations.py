@@ -21,7 +21,14 @@ LOCK_ID = 0x4152474F  # any number that all processes agree on
 FIRST_VERSION = 1
 
 Step = Callable[[Connection], None]
-STEPS: Mapping[int, Step] = MappingProxyType({})
+
+
+def _request_ids_of_logs(connection: Connection) -> None:
+    # With a default: processes of the version before go on inserting while they are being replaced.
+    connection.execute(text("ALTER TABLE usage_records ADD COLUMN x_request_id VARCHAR(128) NOT NULL DEFAULT ''"))
+
+
+STEPS: Mapping[int, Step] = MappingProxyType({2: _request_ids_of_logs})
 """Version to what makes it of the one before. A step is SQL of its own: `store_schema` has moved on since."""
 
 

@@ -130,6 +130,7 @@ usage_records = Table(
     Column("outcome", String(64), nullable=False),
     Column("streamed", Boolean, nullable=False),
     Column("estimated", Boolean, nullable=False),
+    Column("x_request_id", String(128), nullable=False, server_default=""),
     Index("usage_records_by_time", "ended_at_s"),
     Index("usage_records_by_key", "key_id", "ended_at_s"),
     Index("usage_records_by_team", "team_id", "ended_at_s"),

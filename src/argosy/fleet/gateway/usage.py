@@ -15,6 +15,7 @@ from argosy.fleet.gateway.exchange import Exchange
 from argosy.fleet.gateway.prices import PriceTable
 
 MAX_NAME_CHARACTERS = 256
+MAX_REQUEST_ID_CHARACTERS = 128
 MAX_TOKENS = 10**9  # of one request; a backend that reports more is wrong, and sums must stay within 64 bits
 
 
@@ -24,6 +25,8 @@ class UsageRecord:
 
     Attributes:
         request_id: unique over all processes and restarts, never the client's: what counts a request once.
+        x_request_id: the one in logs and in the answer's header, which a client may have chosen and used twice; at most 128
+            characters.
         model: the pool that answered; backend: which of its backends.
         started_at_s, ended_at_s: Unix seconds; the day and the budget period are those of the end.
         cached_tokens: those of `input_tokens` that the backend had in its prefix cache.
@@ -49,6 +52,7 @@ class UsageRecord:
     streamed: bool
     estimated: bool
     budgets: tuple[tuple[str, str, float], ...] = ()
+    x_request_id: str = ""
 
     def row(self) -> dict[str, Any]:
         """The columns of `usage_records`."""
@@ -90,10 +94,8 @@ def usage_of(exchange: Exchange, prices: PriceTable, *, process_id: str, now_s: 
     caller, usage = exchange.principal, exchange.usage
     input_tokens, output_tokens = _plausible(usage.input_tokens), _plausible(usage.output_tokens)
     cached_tokens = min(_plausible(usage.cached_tokens), input_tokens)
-    is_as_reported = (input_tokens, cached_tokens, output_tokens) == (
-        usage.input_tokens,
-        usage.cached_tokens,
-        usage.output_tokens,
+    is_as_reported = (
+        input_tokens == usage.input_tokens and cached_tokens == usage.cached_tokens and output_tokens == usage.output_tokens
     )
     price = prices.price(exchange.pool, exchange.backend_id)
     org_id = next((scope.id for scope, _ in caller.scopes if scope.kind == "org"), "")
@@ -119,6 +121,7 @@ def usage_of(exchange: Exchange, prices: PriceTable, *, process_id: str, now_s: 
             for scope, limits in caller.scopes
             if limits.max_budget_usd is not None
         ),
+        x_request_id=exchange.request_id[:MAX_REQUEST_ID_CHARACTERS],
     )
 
 

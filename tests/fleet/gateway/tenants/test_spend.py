@@ -62,6 +62,8 @@ def test_reports_are_bounded_by_columns(filled: Store) -> None:
 def test_logs_are_the_latest_first_in_pages(filled: Store) -> None:
     logs = spend_logs(filled)
     assert [row["spend"] for row in logs] == [4.0, 1.0, 2.0]
+    assert {row["organization_id"] for row in (*logs, *spend_report(filled, ["organization"]))} == {"org_a"}
+    assert not any("org_id" in row for row in (*logs, *spend_report(filled, ["organization"])))
     assert [row["spend"] for row in spend_logs(filled, page=2, size=2)] == [2.0]
     assert [row["spend"] for row in spend_logs(filled, start_s=T0_S + DAY_S)] == [4.0]
     assert [row["spend"] for row in spend_logs(filled, end_s=T0_S + DAY_S, where={"model": "n"})] == [2.0]

@@ -5,14 +5,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from argosy.errors import ConfigError, StoreUnavailable
 from argosy.fleet.gateway.key_hash import KeyHasher
+from argosy.fleet.gateway.spend import spend_logs
 from argosy.fleet.gateway.store import Store, StoreConfig
-from argosy.fleet.gateway.store_migrations import migrate
+from argosy.fleet.gateway.store_migrations import STEPS, migrate
+from argosy.fleet.gateway.usage_commit import commit_usage
+
+LATEST = max(STEPS)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +82,26 @@ def test_processes_that_start_together_migrate_once(sqlite_url: str, hasher: Key
 
 def test_steps_are_applied_once_and_in_order(store: Store) -> None:
     done: list[int] = []
-    steps = {2: lambda c: done.append(2), 3: lambda c: done.append(3)}
-    assert store.write(lambda c: migrate(c, steps)) == 1
-    assert done == [2, 3]
-    assert store.write(lambda c: migrate(c, steps)) == 3
-    assert done == [2, 3]
+    steps = {LATEST + 1: lambda c: done.append(1), LATEST + 2: lambda c: done.append(2)}
+    assert store.write(lambda c: migrate(c, steps)) == LATEST
+    assert done == [1, 2]
+    assert store.write(lambda c: migrate(c, steps)) == LATEST + 2
+    assert done == [1, 2]
+
+
+def test_a_database_of_the_first_version_gets_the_request_ids_of_logs(store: Store, make_record: Any) -> None:
+    def age(connection: Any) -> None:
+        connection.execute(text("ALTER TABLE usage_records DROP COLUMN x_request_id"))
+        connection.execute(text("UPDATE schema_version SET version = 1"))
+        before = {name: value for name, value in make_record(request_id="old").row().items() if name != "x_request_id"}
+        names = ", ".join(before)
+        values = ", ".join(f":{name}" for name in before)
+        connection.execute(text(f"INSERT INTO usage_records ({names}) VALUES ({values})"), before)
+
+    store.write(age)
+    assert store.write(migrate) == 1
+    assert commit_usage(store, [make_record(request_id="new", x_request_id="client-id")]) == 1
+    assert {row["exchange_id"]: row["request_id"] for row in spend_logs(store)} == {"old": "", "new": "client-id"}
 
 
 def test_a_step_that_fails_leaves_the_version_as_it_was(store: Store) -> None:
@@ -89,13 +109,13 @@ def test_a_step_that_fails_leaves_the_version_as_it_was(store: Store) -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        store.write(lambda c: migrate(c, {2: fail}))
-    assert store.write(lambda c: migrate(c, {2: lambda c: None})) == 1
+        store.write(lambda c: migrate(c, {LATEST + 1: fail}))
+    assert store.write(lambda c: migrate(c, {LATEST + 1: lambda c: None})) == LATEST
 
 
 def test_a_later_version_is_refused(store: Store) -> None:
-    store.write(lambda c: migrate(c, {2: lambda c: None}))
-    with pytest.raises(ConfigError, match="schema version 2"):
+    store.write(lambda c: migrate(c, {LATEST + 1: lambda c: None}))
+    with pytest.raises(ConfigError, match=f"schema version {LATEST + 1}"):
         store.write(migrate)
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,7 +142,7 @@ def test_writers_with_the_same_sums_in_another_order_do_not_block_each_other(sto
 @given(st.text(max_size=20), st.integers(0, 2**40), st.booleans())
 def test_a_line_of_the_journal_is_the_record(name: str, cost: int, flag: bool) -> None:
     record = UsageRecord(
-        name, name, "", "", name, "", 0.1, 1e9 + 0.3, 1, 0, 1, cost, 200, "x", flag, flag, (("key", name, 0.5),)
+        name, name, "", "", name, "", 0.1, 1e9 + 0.3, 1, 0, 1, cost, 200, "x", flag, flag, (("key", name, 0.5),), name
     )
     line = record.line()
     assert line.count(b"\n") == 1
@@ -378,7 +379,17 @@ def test_a_record_says_what_the_exchange_took_and_cost() -> None:
         streamed=False,
         estimated=False,
         budgets=(("key", "key_a", 60.0), ("org", "org_a", 0.0)),
+        x_request_id="client-id",
     )
+    long = usage_of(exchange(request_id="i" * 1000), PRICES, process_id="p", now_s=1.0)
+    assert long is not None
+    assert long.x_request_id == "i" * 128
+
+
+def test_a_line_of_an_earlier_version_is_still_a_record(make_record: Any) -> None:
+    record = make_record()
+    values = {name: value for name, value in orjson.loads(record.line()).items() if name != "x_request_id"}
+    assert record_from_line(orjson.dumps(values)) == record
 
 
 def test_what_reached_no_backend_leaves_no_record() -> None:
