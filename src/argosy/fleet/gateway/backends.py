@@ -250,6 +250,11 @@ class BackendPools:
         """Whether a pool could take a request of some tenant at `now_s`. Brings its replicas up to date."""
         return self._pools[pool].state(now_s) if pool in self._pools else PoolState.EMPTY
 
+    def refresh(self, pool: str, now_s: float) -> None:
+        """Let the router see what time has done to a pool's backends."""
+        if pool in self._pools:
+            self._pools[pool].refresh(now_s)
+
     def will_serve(self, pool: str, now_s: float) -> bool:
         """Whether a request that finds no backend ready had better wait: for a model that loads, or a short pause to end.
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from argosy.fleet.gateway import config_operations
-from argosy.fleet.gateway.backend_pool import PoolState
 from argosy.fleet.gateway.dispatcher import PoolDispatcher, QueueTicket
 from argosy.fleet.gateway.exchange import Exchange
 from argosy.fleet.gateway.stages import Route
@@ -29,8 +28,8 @@ class Pools(Protocol):
         """What the router sees of a pool."""
         ...
 
-    def state(self, pool: str, now_s: float) -> PoolState:
-        """Whether a pool could take a request; brings its replicas up to date."""
+    def refresh(self, pool: str, now_s: float) -> None:
+        """Bring the pool's replicas up to date."""
         ...
 
     def will_serve(self, pool: str, now_s: float) -> bool:
@@ -138,9 +137,9 @@ class PoolDispatchers:
 
         Its tokens are taken to be average: those booked are fewer than those reserved where a prefix is cached.
         """
-        self._pools.state(pool, now_s)
+        self._pools.refresh(pool, now_s)
         replicas = self._pools.replicas(pool)
-        num_booked = sum(replica.booked.requests for replica in replicas)
+        num_booked = sum([replica.booked.requests for replica in replicas])
         num_unbooked = max(0, num_in_flight - num_booked)
         unbooked_tokens = in_flight_tokens * num_unbooked // num_in_flight if num_in_flight else 0
         return pool_room(replicas, self._saturation, undispatched_requests=num_unbooked, undispatched_tokens=unbooked_tokens)

@@ -107,15 +107,15 @@ def pool_room(
     ready = [replica for replica in replicas if replica.takes_requests]
     total_requests = free_requests = total_tokens = free_tokens = saturation = 0.0
     for replica in ready:
-        limit = _request_limit(replica, settings)
-        capacity = _token_limit(replica, settings)
-        full = replica_saturation(replica, settings)
+        limit, num_requests = _request_limit(replica, settings), replica.num_requests
+        capacity, kv_part = _token_limit(replica, settings), _kv_part(replica, settings)
+        full = _fullest(num_requests / limit, kv_part, replica, settings)
         total_requests += limit
         total_tokens += capacity
         saturation += full / len(ready)
         if full < 1.0:
-            free_requests += min(limit - replica.num_requests, _free_places(replica, settings))
-            free_tokens += capacity if math.isinf(capacity) else capacity * (1.0 - _kv_part(replica, settings))
+            free_requests += min(limit - num_requests, _free_places(replica, settings))
+            free_tokens += capacity if capacity == math.inf else capacity * (1.0 - kv_part)
     undispatched = max(_part(undispatched_requests, total_requests), _part(undispatched_tokens, total_tokens))
     return Room(
         len(ready),
@@ -129,9 +129,15 @@ def pool_room(
 
 def replica_saturation(replica: ReplicaState, settings: SaturationSettings) -> float:
     """How full one replica is; 1 is full."""
-    waiting = 0 if replica.report is None else replica.report.num_waiting
     in_flight = replica.num_requests / _request_limit(replica, settings)
-    return max(in_flight, waiting / settings.max_waiting, _kv_part(replica, settings))
+    return _fullest(in_flight, _kv_part(replica, settings), replica, settings)
+
+
+def _fullest(in_flight: float, kv_part: float, replica: ReplicaState, settings: SaturationSettings) -> float:
+    """The fullest of a replica's requests in flight, its KV pool and its engine's queue."""
+    report = replica.report
+    full = in_flight if in_flight > kv_part else kv_part
+    return full if report is None else max(full, report.num_waiting / settings.max_waiting)
 
 
 def _kv_part(replica: ReplicaState, settings: SaturationSettings) -> float:

@@ -162,8 +162,9 @@ class ReplicaState:
 
     @breaker_open.setter
     def breaker_open(self, breaker_open: bool) -> None:
-        self._breaker_open = breaker_open
-        self._refresh()
+        if breaker_open is not self._breaker_open:  # set with every answer, and seldom another
+            self._breaker_open = breaker_open
+            self._refresh()
 
     @property
     def draining(self) -> bool:
