@@ -113,12 +113,14 @@ class ConfiguredModels:
 
     def _request(self, exchange: Exchange) -> ModelRequest:
         caller, catalogue = exchange.caller, self.catalogue
-        headers = exchange.headers.items() if catalogue.looks_at_headers else ()
+        headers: dict[str, str] = {}
+        if catalogue.looks_at_headers:
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.headers.items()}
         return ModelRequest(
             exchange.model,
             prompt_tokens(exchange.document) if catalogue.looks_at_length else 0,
             caller.tier,
-            {name.decode("latin-1"): value.decode("latin-1") for name, value in headers},
+            headers,
             last_user_text(exchange.document) if catalogue.looks_at_text else "",
             caller.aliases,
             caller.models,
@@ -126,9 +128,12 @@ class ConfiguredModels:
 
     def _degraded(self, exchange: Exchange, pool: str, tried: frozenset[str]) -> Route:
         """The route to `pool`, or to the smaller model that stands in for it, with what else each of them gives up."""
+        active = self.active(pool)
+        if not active:
+            exchange.response_headers.pop(DEGRADED_HEADER, None)
+            return Route(pool)
         given_up: set[Concession] = set()
         passed = {pool, *tried}
-        active = self.active(pool)
         while Concession.SMALLER_MODEL in active:
             name = self._degradation[pool].smaller_model
             smaller = pool if name is None else self.catalogue.card(name).name

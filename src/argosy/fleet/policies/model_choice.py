@@ -114,7 +114,10 @@ class RulePicker:
 
     def pick(self, request: ModelRequest, card: ModelCard) -> str | None:
         """The model of the first rule that holds."""
-        return next((rule.model for rule in card.rules if rule.holds(request)), None)
+        for rule in card.rules:
+            if rule.holds(request):
+                return rule.model
+        return None
 
 
 class ModelCatalogue:
