@@ -7,7 +7,10 @@ import math
 from argosy.fleet.policies.ledger import Denial, Lease
 from argosy.fleet.policies.limits import Dimension
 
-_HEADER_WORDS = {Dimension.REQUESTS: "requests", Dimension.TOKENS: "tokens"}
+_HEADERS = {
+    dimension: (f"x-ratelimit-limit-{word}", f"x-ratelimit-remaining-{word}", f"x-ratelimit-reset-{word}")
+    for dimension, word in ((Dimension.REQUESTS, "requests"), (Dimension.TOKENS, "tokens"))
+}
 
 
 def rate_limit_headers(answer: Lease | Denial, now_s: float) -> dict[str, str]:
@@ -18,7 +21,7 @@ def rate_limit_headers(answer: Lease | Denial, now_s: float) -> dict[str, str]:
     """
     headers: dict[str, str] = {}
     if isinstance(answer, Denial):
-        if answer.dimension in _HEADER_WORDS:
+        if answer.dimension in _HEADERS:
             _add(headers, answer.dimension, answer.limit, answer.remaining, answer.retry_after_s or 0.0)
         return headers
     for status in (answer.requests, answer.tokens):
@@ -29,10 +32,10 @@ def rate_limit_headers(answer: Lease | Denial, now_s: float) -> dict[str, str]:
 
 
 def _add(headers: dict[str, str], dimension: Dimension, limit: float, remaining: float, reset_s: float) -> None:
-    word = _HEADER_WORDS[dimension]
-    headers[f"x-ratelimit-limit-{word}"] = str(int(limit))
-    headers[f"x-ratelimit-remaining-{word}"] = str(int(remaining))
-    headers[f"x-ratelimit-reset-{word}"] = go_duration(reset_s)
+    limit_name, remaining_name, reset_name = _HEADERS[dimension]
+    headers[limit_name] = str(int(limit))
+    headers[remaining_name] = str(int(remaining))
+    headers[reset_name] = go_duration(reset_s)
 
 
 def go_duration(duration_s: float) -> str:
