@@ -22,6 +22,7 @@ logger = logging.getLogger("argosy.gateway.redis")
 
 Reply = list[int]
 _TURN_TIMEOUTS = 4.0
+_STEPS_PER_TIMEOUT = 20
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +30,7 @@ class _Call:
     script: Script
     keys: Sequence[str]
     arguments: bytes
-    queued_s: float
+    queued_s: float  # on the channel's attentive clock
     reply: asyncio.Future[Reply]
 
 
@@ -38,6 +39,9 @@ class RedisChannel:
 
     A call waits at most `timeout_s` for the server, and four times as long for its turn while a slow one answers others.
     One that fails takes those behind it along: they would wait for the same silence. Belongs to one event loop.
+
+    What is waited for is the server. Time in which this process is too busy to look at an answer does not count but for a
+    twentieth of `timeout_s` per round of the event loop: a thousand clients at once would make a server seem silent.
 
     Args:
         url: `redis://`, `rediss://` or `unix://`.
@@ -56,6 +60,13 @@ class RedisChannel:
         self._exchanges: set[asyncio.Task[None]] = set()
         self._client = _make_client(url)
         self._evalsha_refused = False
+        self._ticker: asyncio.TimerHandle | None = None
+        self._next_tick_s = self._late_s = 0.0
+
+    @property
+    def longest_wait_s(self) -> float:
+        """No call is waited for longer, unless this process is late: its turn, the server's time, as much again."""
+        return (_TURN_TIMEOUTS + 2.0) * self.timeout_s
 
     async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[str | int | float]) -> Reply:
         """The script's answer.
@@ -64,7 +75,9 @@ class RedisChannel:
             StoreUnavailable: no answer in time, no connection, or the server refuses. The script may have run.
         """
         loop = asyncio.get_running_loop()
-        call = _Call(script, keys, orjson.dumps(arguments), loop.time(), loop.create_future())
+        if self._ticker is None:
+            self._start_tick(loop)
+        call = _Call(script, keys, orjson.dumps(arguments), self._attentive_s(), loop.create_future())
         self._queue.append(call)
         if len(self._exchanges) < self._max_exchanges:
             exchange = loop.create_task(self._drain_queue())
@@ -85,7 +98,7 @@ class RedisChannel:
         while self._queue:
             batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
             try:
-                if asyncio.get_running_loop().time() - batch[0].queued_s > _TURN_TIMEOUTS * self.timeout_s:
+                if self._attentive_s() - batch[0].queued_s > _TURN_TIMEOUTS * self.timeout_s:
                     raise TimeoutError
                 replies = await self._in_time(self._exchange(batch))
             except Exception as error:
@@ -102,25 +115,40 @@ class RedisChannel:
                         call.reply.set_result([int(value) for value in reply.split(b",")])
 
     async def _in_time(self, exchange: Coroutine[Any, Any, list[Any]]) -> list[Any]:
-        """Await `exchange` for `timeout_s`, once more if it was this process that was late.
+        """Await `exchange` for `timeout_s` of the attentive clock.
 
         Raises:
             TimeoutError: the server is silent.
         """
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(exchange)
+        task = asyncio.get_running_loop().create_task(exchange)
+        until_s = self._attentive_s() + self.timeout_s
         try:
-            due_s = loop.time() + self.timeout_s
-            done, _ = await asyncio.wait({task}, timeout=self.timeout_s)
-            if not done and loop.time() - due_s > 0.2 * self.timeout_s:
-                done, _ = await asyncio.wait({task}, timeout=self.timeout_s)
-            if not done:
-                raise TimeoutError
+            while not task.done():
+                left_s = until_s - self._attentive_s()
+                if left_s <= 0.0:
+                    raise TimeoutError
+                await asyncio.wait({task}, timeout=left_s)
             return task.result()
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=self.timeout_s)
+
+    def _attentive_s(self) -> float:
+        """The loop's time, less what this process was late."""
+        return asyncio.get_running_loop().time() - self._late_s
+
+    def _start_tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        step_s = self.timeout_s / _STEPS_PER_TIMEOUT
+        self._next_tick_s = loop.time() + step_s
+        self._ticker = loop.call_later(step_s, self._tick)
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._late_s += max(0.0, loop.time() - self._next_tick_s)
+        self._ticker = None
+        if self._queue or self._exchanges:
+            self._start_tick(loop)
 
     async def _exchange(self, batch: list[_Call]) -> list[Any]:
         from redis.exceptions import ConnectionError as Disconnected

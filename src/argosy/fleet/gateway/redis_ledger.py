@@ -21,6 +21,7 @@ Mode = Literal["check", "spend", "in_flight"]
 
 _DIMENSIONS = (Dimension.REQUESTS, Dimension.TOKENS, Dimension.PARALLEL, Dimension.KV_TOKENS, Dimension.BUDGET)
 _VALUES_PER_SCOPE = 5
+_MAX_LATE_ACQUIRES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,18 +212,19 @@ class RedisLedger:
 
     async def _acquire(self, lease_id: int, limited: Sequence[tuple[Scope, Limits]], demand: Demand, mode: Mode) -> Reply:
         tokens, cost = demand.total_tokens, nano_usd(demand.cost_usd_estimate)
-        deadline_s: float | str = ""
-        if self._server_ahead_s is not None and self._server_clock is None and mode == "check":
-            deadline_s = time.monotonic() + self._server_ahead_s + 2.0 * self._channel.timeout_s
-        arguments = [*self._time(), deadline_s, self.owner, lease_id, self.lease_ttl_s, tokens, cost, mode]
         factor = 1.0 if self._burst is None else self._burst()
-        for _, limits in limited:
-            arguments += _limit_arguments(limits, factor if limits.soft else 1.0)
+        limit_arguments = [a for _, limits in limited for a in _limit_arguments(limits, factor if limits.soft else 1.0)]
         keys = (self._owners_key, self._leases_key, *(self._scope_key(scope) for scope, _ in limited))
-        reply = await self._run(ACQUIRE, keys, arguments)
-        if reply[0] == -1:
-            raise StoreUnavailable("redis answered when it was too late")
-        return reply
+        for _ in range(_MAX_LATE_ACQUIRES):
+            deadline_s: float | str = ""
+            if self._server_ahead_s is not None and self._server_clock is None and mode == "check":
+                deadline_s = time.monotonic() + self._server_ahead_s + self._channel.longest_wait_s
+            lease = (self.owner, lease_id, self.lease_ttl_s, tokens, cost, mode)
+            reply = await self._run(ACQUIRE, keys, [*self._time(), deadline_s, *lease, *limit_arguments])
+            if reply[0] != -1:
+                return reply
+            # Nobody has given up: a process under load was late to send it. Nothing is reserved, so it is asked again.
+        raise StoreUnavailable("redis answered when it was too late")
 
     def _note_spending(self, limited: Sequence[tuple[Scope, Limits]], reply: Reply) -> None:
         for i, (scope, limits) in enumerate(limited):

@@ -54,6 +54,13 @@ async def test_two_gateways_let_ten_of_twenty_pass(server, make_sharing, connect
             assert answer.document["error"]["code"] == "rate_limit_exceeded"
 
 
+async def test_two_gateways_let_ten_of_a_thousand_pass(server, make_sharing, connect, chat):
+    gateways = await make_sharing(server, 2, rpm=10)
+    answers = await ask_all(connect, chat, gateways, 1000)
+    assert statuses(answers) == [200] * 10 + [429] * 990
+    assert [guarded.num_losses for _, guarded in gateways] == [0, 0]
+
+
 @pytest.mark.parametrize("phase", ["before the first byte", "in the stream"])
 async def test_a_client_that_leaves_gives_its_place_back(server, make_sharing, connect, chat, eventually, phase):
     backend = {"head_delay_s": 30.0} if phase == "before the first byte" else {"itl_s": 30.0}

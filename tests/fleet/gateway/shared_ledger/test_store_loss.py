@@ -1,4 +1,5 @@
 import asyncio
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from argosy.fleet.policies.ledger import Denial, Lease
 from argosy.fleet.policies.limits import Demand, Limits, Scope
 from argosy.fleet.policies.outcomes import Outcome
 
+TIMEOUT_S = 0.1
 KEY = Scope("key", "k")
 SMALL = Demand(1, 1)
 LOST, FOUND = "shared ledger lost", "shared ledger answers again"
@@ -108,6 +110,38 @@ async def test_a_frozen_server_is_waited_for_once(own_server, make_guarded, monk
     assert ledger.num_losses == 1
     assert len(granted(first)) == 250
     await end_all(ledger, first)
+
+
+async def test_a_process_too_busy_to_look_does_not_take_the_server_for_silent(own_server, make_guarded):
+    ledger = await make_guarded(own_server.url, timeout_s=TIMEOUT_S)
+    loop = asyncio.get_running_loop()
+    is_busy = True
+
+    def be_busy():
+        time.sleep(0.5 * TIMEOUT_S)
+        if is_busy:
+            loop.call_soon(be_busy)
+
+    loop.call_soon(be_busy)
+    answers = await acquire_many(ledger, 100, Limits(rpm=10))
+    is_busy = False
+    assert (ledger.num_losses, len(granted(answers))) == (0, 10)
+    await end_all(ledger, answers)
+
+
+async def test_a_frozen_server_is_noticed_by_a_busy_process(own_server, make_guarded):
+    ledger = await make_guarded(own_server.url, timeout_s=TIMEOUT_S, on_loss="open")
+    own_server.freeze()
+    asking = asyncio.ensure_future(acquire_many(ledger, 10, Limits(rpm=10)))
+    rounds = 0
+    while not asking.done():
+        time.sleep(TIMEOUT_S / 2.0)
+        rounds += 1
+        await asyncio.sleep(0)
+    own_server.thaw()
+    assert ledger.num_losses == 1
+    assert rounds < 60
+    await end_all(ledger, await asking)
 
 
 async def test_a_request_that_was_given_up_holds_nothing_when_the_server_goes_on(own_server, make_guarded, eventually):
