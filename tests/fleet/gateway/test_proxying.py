@@ -5,6 +5,8 @@ from uuid import UUID
 import orjson
 import pytest
 
+from argosy.fleet.policies.outcomes import Outcome
+
 
 async def test_answer_is_the_backends_bytes(make_backend, make_gateway, connect, chat):
     body = b'{ "id": "x", "n": 1e3, "b": 0.10, "u": "\\u00e9", "usage":{"prompt_tokens":3,"completion_tokens":4}}\n'
@@ -250,6 +252,14 @@ async def test_unknown_model_and_key_in_url(make_backend, make_gateway, connect,
     assert answer.status == 400
     assert b"CANARY" not in answer.body
     assert (await client.ask(chat(), headers={"x-request-id": "a b"})).status == 400
+    assert (await client.ask(chat(), key="sk-unknown")).status == 401
+    outcomes = [exchange.outcome for exchange in gateway.exchanges]
+    assert outcomes == [
+        Outcome.REJECTED_UNKNOWN_MODEL,
+        Outcome.REJECTED_INVALID,
+        Outcome.REJECTED_INVALID,
+        Outcome.REJECTED_UNAUTHENTICATED,
+    ]
 
 
 async def test_an_answer_too_large_to_hold_is_passed_on(make_backend, make_gateway, connect, chat):

@@ -1,6 +1,7 @@
 import pytest
 
-from argosy.fleet.policies.outcomes import REPLIES, Outcome, RequestDropped
+from argosy import errors
+from argosy.fleet.policies.outcomes import REPLIES, Outcome, RequestDropped, outcome_of_error
 
 # The values that llm-d's clients and dashboards know.
 DROPPED_REASONS = {
@@ -66,3 +67,21 @@ def test_the_error_body_follows_from_the_outcome():
         "queue_full",
         "8 requests wait, as many as may",
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (errors.Unauthorized("no"), Outcome.REJECTED_UNAUTHENTICATED),
+        (errors.PermissionDenied("no"), Outcome.REJECTED_FORBIDDEN),
+        (errors.UnknownModel("no"), Outcome.REJECTED_UNKNOWN_MODEL),
+        (errors.InvalidRequest("no"), Outcome.REJECTED_INVALID),
+        (errors.UnsupportedMediaType("no"), Outcome.REJECTED_INVALID),
+        (errors.StoreUnavailable("no"), Outcome.FAILED_STORE),
+        (errors.NoReplicaAvailable("no"), Outcome.REJECTED_NO_BACKEND),
+        (errors.ConfigError("no"), Outcome.FAILED_INTERNAL),
+        (RequestDropped(Outcome.EVICTED_TTL, "no"), Outcome.EVICTED_TTL),
+    ],
+)
+def test_every_error_is_an_outcome(error, outcome):
+    assert outcome_of_error(error) is outcome

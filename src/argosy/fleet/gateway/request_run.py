@@ -17,7 +17,7 @@ from argosy.fleet.gateway.stages import Route, Ticket
 from argosy.fleet.gateway.upstream_request import client_headers
 from argosy.fleet.policies.attempts import Attempts
 from argosy.fleet.policies.ledger import Denial, Lease
-from argosy.fleet.policies.outcomes import Outcome, RequestDropped
+from argosy.fleet.policies.outcomes import Outcome, RequestDropped, outcome_of_error
 from argosy.observe.logs import log_event
 
 if TYPE_CHECKING:
@@ -227,6 +227,8 @@ class RequestRun:
         self._leave_queue()
         exchange.finished_s = pipeline.clock()
         exchange.end_early = None
+        if exchange.outcome is None:  # cancelled, and not because its client left
+            exchange.outcome = Outcome.REJECTED_SHUTTING_DOWN
         pipeline.report(exchange)
 
     async def _give_back(self, lease: Lease) -> None:
@@ -260,7 +262,8 @@ class RequestRun:
 
     def _refuse(self, error: ArgosyError, *, should_retry: bool = True) -> None:
         exchange, writer = self.exchange, self.writer
-        exchange.outcome = error.outcome if isinstance(error, RequestDropped) else exchange.outcome
+        if exchange.outcome is None or isinstance(error, RequestDropped):
+            exchange.outcome = outcome_of_error(error)
         exchange.detail = error.message if error.http_status >= 500 else error.code or error.type
         if writer.finished:
             return

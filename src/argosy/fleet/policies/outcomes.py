@@ -8,18 +8,23 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from argosy.errors import ArgosyError
+from argosy.errors import ArgosyError, StoreUnavailable
 
 
 class Outcome(StrEnum):
-    """Every way a request that was understood and authenticated can end at the gateway. Its value is the metric label.
+    """Every way a request can end at the gateway. Its value is the metric label.
 
     Rejected: refused before it waited. Evicted: taken out of the queue, or for `EVICTED_PRIORITY` out of a backend, after
     it was admitted. Failed: handed to a backend, which gave no whole answer. The ledger answers with those from
-    `REJECTED_RATE` to `REJECTED_TOO_LARGE`, the queue with the rest of the rejections and the evictions.
+    `REJECTED_RATE` to `REJECTED_TOO_LARGE`, the queue with those after it and the evictions; what precedes them is found out
+    before admission.
     """
 
     DISPATCHED = "dispatched"
+    REJECTED_INVALID = "rejected_invalid"
+    REJECTED_UNAUTHENTICATED = "rejected_unauthenticated"
+    REJECTED_FORBIDDEN = "rejected_forbidden"
+    REJECTED_UNKNOWN_MODEL = "rejected_unknown_model"
     REJECTED_RATE = "rejected_rate"
     REJECTED_TOKENS = "rejected_tokens"
     REJECTED_CONCURRENCY = "rejected_concurrency"
@@ -72,6 +77,10 @@ def _pressure(code: str, dropped_reason: str) -> OutcomeReply:
 REPLIES: Mapping[Outcome, OutcomeReply] = MappingProxyType(
     {
         Outcome.DISPATCHED: OutcomeReply(200, "", "", False),
+        Outcome.REJECTED_INVALID: OutcomeReply(400, "invalid_request_error", "invalid_request", False),
+        Outcome.REJECTED_UNAUTHENTICATED: OutcomeReply(401, "authentication_error", "invalid_api_key", False),
+        Outcome.REJECTED_FORBIDDEN: OutcomeReply(403, "permission_error", "permission_denied", False),
+        Outcome.REJECTED_UNKNOWN_MODEL: OutcomeReply(404, "not_found_error", "model_not_found", False),
         Outcome.REJECTED_RATE: _quota(),
         Outcome.REJECTED_TOKENS: _quota(),
         Outcome.REJECTED_CONCURRENCY: _quota(),
@@ -98,6 +107,27 @@ REPLIES: Mapping[Outcome, OutcomeReply] = MappingProxyType(
         Outcome.FAILED_INTERNAL: OutcomeReply(500, "api_error", "internal_error", False),
     }
 )
+
+
+_OF_STATUS = MappingProxyType(
+    {
+        401: Outcome.REJECTED_UNAUTHENTICATED,
+        403: Outcome.REJECTED_FORBIDDEN,
+        404: Outcome.REJECTED_UNKNOWN_MODEL,
+        503: Outcome.REJECTED_NO_BACKEND,
+    }
+)
+
+
+def outcome_of_error(error: ArgosyError) -> Outcome:
+    """The outcome of a request that ends with `error`."""
+    if isinstance(error, RequestDropped):
+        return error.outcome
+    if isinstance(error, StoreUnavailable):
+        return Outcome.FAILED_STORE
+    return _OF_STATUS.get(
+        error.http_status, Outcome.REJECTED_INVALID if error.http_status < 500 else Outcome.FAILED_INTERNAL
+    )
 
 
 class RequestDropped(ArgosyError):
