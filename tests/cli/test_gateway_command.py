@@ -39,7 +39,7 @@ observability: {alerts: {quota_ratio: 0.75}}
 
 @pytest.fixture
 def config(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("ARGOSY_TEST_KEY", "sk-CANARY-1")
+    monkeypatch.setenv("ARGOSY_TEST_KEY", "sk-CANARY-1-0123456789")
     monkeypatch.setenv("ARGOSY_TEST_BACKEND_KEY", "sk-CANARY-2")
     path = tmp_path / "gateway.yaml"
     path.write_text(CONFIG)
@@ -90,7 +90,10 @@ def test_check_fails_where_a_start_would(config, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("auth: {master_key_env: ARGOSY_TEST_KEY}", "auth.master_key_env: the key in ARGOSY_TEST_KEY must have at least 16"),
+        (
+            "auth: {master_key_env: ARGOSY_TEST_BACKEND_KEY}",
+            "auth.master_key_env: the key in ARGOSY_TEST_BACKEND_KEY must have at least 16",
+        ),
         ("store: {url: 'sqlite:////nowhere/x.db'}", "store.url: there is no folder /nowhere; make it"),
         ("observability: {access_log: /nowhere/access}", "observability.access_log: there is no folder for /nowhere/access"),
         ("models: [{name: big, routing: prefix_precise, backends: [{url: 'http://h'}]}]", "models[0].tokenizer"),
@@ -101,8 +104,8 @@ def test_check_fails_where_a_start_would(config, capsys, monkeypatch):
     ],
 )
 def test_check_finds_what_would_keep_it_from_starting(config, capsys, monkeypatch, more, message):
-    monkeypatch.setenv("A", "sk-same")
-    monkeypatch.setenv("B", "sk-same")
+    monkeypatch.setenv("A", "sk-the-same-secret")
+    monkeypatch.setenv("B", "sk-the-same-secret")
     settings = {**yaml.safe_load(CONFIG), **yaml.safe_load(more)}
     config.write_text(yaml.safe_dump(settings))
     assert run(["gateway", str(config), "--check"]) == 2
@@ -178,14 +181,16 @@ class Gateway:
         self.path = folder / "gateway.yaml"
         self.path.write_text(config)
         self._err = folder / "err"
-        environment = {**os.environ, "ARGOSY_TEST_KEY": "sk-CANARY-1"}
+        environment = {**os.environ, "ARGOSY_TEST_KEY": "sk-CANARY-1-0123456789"}
         with self._err.open("w") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "argosy", "gateway", str(self.path)],
                 stdout=subprocess.PIPE, stderr=err, cwd=folder, env=environment,
             )  # fmt: skip
         found = self.wait_for(r"listening host=127.0.0.1 port=(\d+)")
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{found[1]}", headers={"authorization": "Bearer sk-CANARY-1"})
+        self.http = httpx.Client(
+            base_url=f"http://127.0.0.1:{found[1]}", headers={"authorization": "Bearer sk-CANARY-1-0123456789"}
+        )
 
     @property
     def log(self) -> str:
@@ -293,7 +298,12 @@ def test_an_address_that_is_taken_is_one_line(start, backends, tmp_path):
     other.write_text(config_for(backends[0], listen=f"{{port: {port}}}"))
     command = [sys.executable, "-m", "argosy", "gateway", str(other)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "ARGOSY_TEST_KEY": "sk-1"}, cwd=tmp_path
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "ARGOSY_TEST_KEY": "sk-0123456789abcdef"},
+        cwd=tmp_path,
     )
     assert done.returncode == 2
     assert "cannot listen on 127.0.0.1" in done.stderr

@@ -206,13 +206,17 @@ def test_ids_and_keys_are_used_once():
 def test_secrets_come_from_the_environment():
     config = config_of(FULL)
     names = ("MASTER", "ONE", "ADA", "DB", "REDIS", "OTEL")
-    environment = {name: f" the-secret-{name}\n" for name in names}
-    assert read_secrets(config, environment) == {name: f"the-secret-{name}" for name in names}
+    environment = {name: f" the-long-secret-{name}\n" for name in names}
+    assert read_secrets(config, environment) == {name: f"the-long-secret-{name}" for name in names}
     for name in names:
         with pytest.raises(ConfigError, match=f"_env: the environment variable {name} is not set"):
             read_secrets(config, {**environment, name: " "})
     with pytest.raises(ConfigError, match=r"auth\.master_key_env: the key in MASTER must have at least 16 characters"):
         read_secrets(config, {**environment, "MASTER": "x" * 15})
+    for key in ("abc", "x" * 15, "sk a b and so forth", "sk\ta-b-and-so-forth", "sk-ä-0123456789abcdef"):
+        with pytest.raises(ConfigError, match=r"key_env: the key in ADA must have at least 16 .* no spaces") as refused:
+            read_secrets(config, {**environment, "ADA": key})
+        assert key not in refused.value.message
 
 
 def test_reading_a_configuration_needs_no_engine():

@@ -22,6 +22,12 @@ def test_a_request_may_ask_for_its_keys_class_or_a_lower_one(asked, default, hig
     assert priority_for(asked, default=default, highest=highest) is got
 
 
+def test_labels_are_spelt_as_in_the_configuration():
+    assert [priority.label for priority in Priority] == ["best_effort", "standard", "critical"]
+    with pytest.raises(InvalidRequest, match="best_effort, standard, critical"):
+        priority_for("urgent", default=STANDARD, highest=CRITICAL)
+
+
 def test_an_unknown_class_is_refused_with_the_nearest_known_one():
     with pytest.raises(InvalidRequest, match="did you mean 'critical'"):
         priority_for("critcal", default=STANDARD, highest=CRITICAL)

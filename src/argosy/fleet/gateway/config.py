@@ -14,6 +14,7 @@ from pathlib import Path
 from argosy.errors import ConfigError
 from argosy.fleet.gateway.config_models import BackendSettings, ModelSettings
 from argosy.fleet.gateway.config_operations import (
+    MIN_KEY_CHARACTERS,
     MIN_MASTER_KEY_CHARACTERS,
     AuthSettings,
     ListenSettings,
@@ -171,7 +172,7 @@ def read_secrets(config: GatewayConfig, environment: Mapping[str, str] | None = 
     """The environment variables that `config` names, by name; `environment` is this process's unless given.
 
     Raises:
-        ConfigError: one is not set or is blank, or the master key could be guessed; names it and who wants it.
+        ConfigError: one is not set or is blank, or a key could be guessed or sent by no client; names it and who wants it.
     """
     source = os.environ if environment is None else environment
     secrets: dict[str, str] = {}
@@ -180,8 +181,16 @@ def read_secrets(config: GatewayConfig, environment: Mapping[str, str] | None = 
         if not value.strip():
             raise ConfigError(f"{path}: the environment variable {name} is not set", param=path)
         secrets[name] = value.strip()
+        if path.endswith(".key_env"):
+            _check_key(path, name, secrets[name])
     master = config.auth.master_key_env
     if master is not None and len(secrets[master]) < MIN_MASTER_KEY_CHARACTERS:
         least = f"at least {MIN_MASTER_KEY_CHARACTERS} characters"
         raise ConfigError(f"auth.master_key_env: the key in {master} must have {least}", param="auth.master_key_env")
     return secrets
+
+
+def _check_key(path: str, name: str, key: str) -> None:
+    if len(key) < MIN_KEY_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
+        form = f"at least {MIN_KEY_CHARACTERS} printable ASCII characters and no spaces"
+        raise ConfigError(f"{path}: the key in {name} must have {form}; make one with: openssl rand -hex 24", param=path)

@@ -66,6 +66,7 @@ class ListenSettings:
 
 
 MIN_MASTER_KEY_CHARACTERS = 16
+MIN_KEY_CHARACTERS = 16
 
 
 @dataclass(frozen=True, slots=True)

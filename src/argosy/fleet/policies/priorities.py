@@ -22,8 +22,8 @@ class Priority(IntEnum):
 
     @property
     def label(self) -> str:
-        """Its name in headers, configuration and metrics: `best-effort`, `standard` or `critical`."""
-        return self.name.lower().replace("_", "-")
+        """Its name in headers, configuration and metrics: `best_effort`, `standard` or `critical`."""
+        return self.name.lower()
 
 
 BY_LABEL = {priority.label: priority for priority in Priority}
@@ -33,7 +33,7 @@ def priority_for(asked: str | None, *, default: Priority, highest: Priority) -> 
     """The class that a request is served in.
 
     Args:
-        asked: what the request names, as `Priority.label`; None if it names none.
+        asked: what the request names, as `Priority.label`, or with hyphens; None if it names none.
         default, highest: of its key. A request that asks for more than its key may is served at `highest`.
 
     Raises:
@@ -41,7 +41,7 @@ def priority_for(asked: str | None, *, default: Priority, highest: Priority) -> 
     """
     if asked is None:
         wanted = default
-    elif (named := BY_LABEL.get(asked.strip().lower().replace("_", "-"))) is not None:
+    elif (named := BY_LABEL.get(asked.strip().lower().replace("-", "_"))) is not None:
         wanted = named
     else:
         close = difflib.get_close_matches(asked, BY_LABEL, n=1)
