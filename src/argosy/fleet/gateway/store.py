@@ -93,6 +93,7 @@ class Store:
         self.dialect = self.url.get_backend_name()
         self._engine = self._create_engine()
         self._in_use: dict[int, Any] = {}
+        self._file: tuple[int, int] | None = None
 
     def open(self, key_fingerprint: str) -> None:
         """Make or migrate the tables, and check that the database belongs to this secret of the keys.
@@ -158,6 +159,8 @@ class Store:
     def _begin(self, read_only: bool) -> Iterator[Connection]:
         """A transaction on a connection that has just been seen to work, registered for `interrupt`."""
         thread_id = threading.get_ident()
+        if self.dialect == "sqlite":
+            self._check_file()
         with self._connect(thread_id) as connection:
             try:
                 if read_only:
@@ -166,6 +169,21 @@ class Store:
                     yield connection
             finally:
                 self._in_use.pop(thread_id, None)
+
+    def _check_file(self) -> None:
+        """SQLite goes on in a file that was deleted or replaced: what is written there is lost when the process ends.
+
+        Raises:
+            StoreUnavailable: the file is gone. Another one in its place is opened anew.
+        """
+        try:
+            found = os.stat(str(self.url.database))
+        except OSError as error:
+            raise StoreUnavailable(f"the database's file cannot be found: {error.strerror}; put it back") from None
+        file = (found.st_dev, found.st_ino)
+        if self._file is not None and self._file != file:
+            self._engine.dispose()
+        self._file = file
 
     def _connect(self, thread_id: int) -> Connection:
         """A live connection: those that a restarted server has left behind in the pool are dropped."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 import time
@@ -154,6 +155,34 @@ def test_a_full_disk_is_unavailable_and_then_not(sqlite_url: str, open_store: Ca
         store.write(lambda c: insert(c, 10**6))
     store.write(lambda c: insert(c, 1))
     assert store.read(lambda c: c.scalar(text("SELECT count(*) FROM settings WHERE name LIKE 'n%'"))) == 1
+
+
+def test_nothing_is_written_to_a_file_that_is_not_there_any_more(sqlite_url: str, open_store: Callable[..., Store]) -> None:
+    store = open_store(sqlite_url)
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    insert = text("INSERT INTO settings (name, value) VALUES (:n, 'v')")
+    count = text("SELECT count(*) FROM settings WHERE name LIKE 'n%'")
+    store.write(lambda c: c.execute(insert, {"n": "n1"}))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    backup = path.with_name("backup")
+    shutil.copy(path, backup)
+    away = path.with_name("away")
+    path.rename(away)
+    for call in (store.read, store.write):
+        with pytest.raises(StoreUnavailable, match="No such file"):
+            call(lambda c: c.execute(insert, {"n": "n2"}))
+    assert not path.exists()
+    away.rename(path)
+    store.write(lambda c: c.execute(insert, {"n": "n3"}))
+    assert store.read(lambda c: c.scalar(count)) == 2
+    for left in path.parent.glob("gateway.db*"):
+        left.unlink()
+    backup.rename(path)
+    assert store.read(lambda c: c.scalar(count)) == 1
+    store.write(lambda c: c.execute(insert, {"n": "n4"}))
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM settings WHERE name = 'n4'").fetchone() == (1,)
 
 
 def test_a_missing_folder_is_told(tmp_path: Path, hasher: KeyHasher) -> None:
