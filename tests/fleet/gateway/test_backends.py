@@ -134,6 +134,22 @@ def test_failures_open_the_breaker_and_then_nothing_goes_there_but_one_probe(res
     probe.finish(AttemptResult.OK, 99.0, latency_s=69.0, retry_after_s=None)
 
 
+def test_every_change_of_a_breaker_is_one_line_of_the_log(caplog):
+    pools = make_pools(1.0)
+    with caplog.at_level("INFO", "argosy.gateway"):
+        for _ in range(5):
+            call(pools, 0.0, AttemptResult.SERVER_ERROR)
+        for _ in range(20):
+            pools.state("m", 10.0)
+        call(pools, 30.0)
+        call(pools, 31.0)
+        call(pools, 32.0)
+    lines = [record for record in caplog.records if record.message == "breaker"]
+    told = [(record.levelname, record.fields["state"]) for record in lines]
+    assert told == [("WARNING", "open"), ("INFO", "half_open"), ("INFO", "closed")]
+    assert {record.fields["model"] for record in lines} == {"m"}
+
+
 @pytest.mark.parametrize("result", [AttemptResult.CLIENT_ERROR, AttemptResult.ABORTED, AttemptResult.BUSY])
 def test_bad_and_impatient_clients_take_no_backend_down(result):
     pools = make_pools(1.0)

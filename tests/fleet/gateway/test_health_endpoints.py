@@ -67,11 +67,13 @@ def test_an_event_loop_that_stands_still_is_seen():
     assert status(health, "/live") == status(health, "/ready") == 200
 
 
-def test_health_counts_backends_and_names_none():
+def test_health_counts_backends_and_names_those_whose_breaker_is_not_closed():
     health = make()
-    health.healthy_count, health.unhealthy_count = 3, 1
+    health.healthy_count, health.unhealthy_count, health.unprobed_count, health.breakers = 3, 1, 2, {"b": "open"}
     body = orjson.loads(health.answer("/health")[1])
-    assert body == {"status": "ok", "healthy_count": 3, "unhealthy_count": 1}
+    counts = {"healthy_count": 3, "unhealthy_count": 1, "unprobed_count": 2}
+    assert body == {"status": "ok", **counts, "breakers": {"b": "open"}}
+    assert orjson.loads(health.answer("/health/live")[1]) == {"status": "ok"}
 
 
 async def ask(client, method: str, path: str) -> tuple[int, bytes]:

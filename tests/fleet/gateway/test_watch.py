@@ -13,8 +13,9 @@ from argosy.fleet.gateway.backends import BackendPools
 from argosy.fleet.gateway.config_models import BackendSettings
 from argosy.fleet.gateway.config_operations import HealthSettings, ProbeSettings
 from argosy.fleet.gateway.deep_probe import judge_completion
+from argosy.fleet.gateway.exchange import AttemptResult, Endpoint, Exchange
 from argosy.fleet.gateway.probe_client import ProbeClient, ProbeFailed
-from argosy.fleet.gateway.stages import Upstream
+from argosy.fleet.gateway.stages import Route, Upstream
 from argosy.fleet.gateway.upstream import UpstreamPool
 from argosy.fleet.gateway.watch import BackendWatch
 from argosy.fleet.policies.health_state import HealthPhase, ProbeResult
@@ -138,7 +139,7 @@ async def test_a_backend_comes_goes_and_comes_back(start_bench, engine, wait_unt
     assert bench.watch.health.healthy_count == 1
     engine.answers["/health"] = (503, b"")
     await wait_until(lambda: bench.phase() is HealthPhase.UNREADY)
-    assert bench.watch.health.unhealthy_count == 1
+    await wait_until(lambda: bench.watch.health.unhealthy_count == 1)
     engine.answers["/health"] = (200, b"")
     await wait_until(lambda: bench.phase() is HealthPhase.READY)
     await engine.stop()
@@ -195,6 +196,23 @@ async def test_our_own_engine_judges_itself_and_a_foreign_api_is_asked_nothing(s
     assert bench.phase("far") is HealthPhase.READY
     await asyncio.sleep(2 * INTERVAL_S)
     assert engine.asked == []
+
+
+async def test_a_backend_that_is_not_probed_counts_apart_until_its_breaker_opens(start_bench, engine, wait_until):
+    bench = await start_bench()
+    bench.add(engine, "openai", "far")
+    bench.add(engine, "vllm", "near")
+    await bench.watch.first_round(5.0)
+    health = bench.watch.health
+    counts = (health.healthy_count, health.unprobed_count, health.unhealthy_count)
+    assert (counts, health.breakers) == ((1, 1, 0), {})
+    exchange = Exchange(Endpoint("/v1/score", "passthrough"), "POST", "/", {}, b"", "r", "e", 0.0)
+    for _ in range(5):
+        now_s = time.monotonic()
+        placement = bench.pools.pick(exchange, Route("m"), frozenset({"near"}), now_s)
+        placement.finish(AttemptResult.CONNECT_ERROR, now_s, latency_s=0.0, retry_after_s=None)
+    await wait_until(lambda: health.breakers == {"far": "open"})
+    assert (health.healthy_count, health.unprobed_count, health.unhealthy_count) == (1, 0, 1)
 
 
 async def test_an_endpoint_that_is_not_offered_takes_no_backend_out(start_bench, engine, wait_until):

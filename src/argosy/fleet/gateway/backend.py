@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +15,9 @@ from argosy.fleet.policies.breaker import Breaker, BreakerConfig, BreakerState, 
 from argosy.fleet.policies.health_state import HealthPhase
 from argosy.fleet.policies.routing.replica_state import LoadReport, ReplicaInfo, ReplicaState
 from argosy.fleet.policies.routing.router import Decision, Router
+from argosy.observe.logs import log_event
 
+_LOGGER = logging.getLogger("argosy.gateway")
 _VERDICTS = {
     AttemptResult.OK: Verdict.SUCCESS,
     AttemptResult.CLIENT_ERROR: Verdict.NEUTRAL,
@@ -41,6 +44,7 @@ class BackendStatus:
     """One backend for metrics and the admin API: bounded values, no addresses, no secrets.
 
     Attributes:
+        is_probed: whether its phase is that of probes; else it is judged by its answers alone, which is the breaker.
         report_age_s: of the last load report, None if there is none that counts.
     """
 
@@ -55,6 +59,7 @@ class BackendStatus:
     times_opened: int
     report: LoadReport | None
     report_age_s: float | None
+    is_probed: bool = True
 
 
 class Backend:
@@ -85,6 +90,7 @@ class Backend:
         self.replica = ReplicaState(replica_info(settings))
         self.on_idle: Callable[[Backend], None] | None = None
         self.on_suspect: Callable[[str], None] | None = None
+        self._logged_breaker = BreakerState.CLOSED
         self.phase = HealthPhase.READY
         self.set_phase(HealthPhase.READY if self.profile.ready_path is None else HealthPhase.UNKNOWN)
 
@@ -99,8 +105,16 @@ class Backend:
         self.replica.healthy = phase is HealthPhase.READY
 
     def refresh(self, now_s: float) -> None:
-        """Let the router see what time has done to the breaker."""
+        """Let the router see what time and answers have done to the breaker, and log it where its state changed."""
         self.replica.breaker_open = not self.breaker.allow(now_s)
+        state = self.breaker.state(now_s)
+        if state is not self._logged_breaker:
+            self._logged_breaker = state
+            level = logging.WARNING if state is BreakerState.OPEN else logging.INFO
+            opened = self.breaker.num_opened
+            log_event(
+                _LOGGER, level, "breaker", backend=self.backend_id, model=self.pool, state=state.value, times_opened=opened
+            )
 
     def status(self, now_s: float) -> BackendStatus:
         """As it is at `now_s`."""
@@ -117,6 +131,7 @@ class Backend:
             self.breaker.num_opened,
             report,
             None if report is None else max(0.0, now_s - report.at_s),
+            self.profile.ready_path is not None,
         )
 
 

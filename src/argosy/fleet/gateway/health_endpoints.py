@@ -6,8 +6,8 @@ database that blinks must not restart every gateway, nor take all of them out of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -28,7 +28,9 @@ class GatewayHealth:
         is_draining: whether the process is on its way out.
         is_started: whether the first round of probes is over.
         store_is_up: whether the last thing asked of the store was answered.
-        healthy_count, unhealthy_count: backends.
+        healthy_count: backends that probes find ready; unhealthy_count: those not, or with a breaker not closed;
+            unprobed_count: those of a kind that is not probed, of which only their breaker speaks, and it is closed.
+        breakers: by backend, state of those that are not closed. Replaced as a whole.
         beat_at_s: when the data path's event loop was last seen, on `clock`.
     """
 
@@ -40,6 +42,8 @@ class GatewayHealth:
     store_is_up: bool = True
     healthy_count: int = 0
     unhealthy_count: int = 0
+    unprobed_count: int = 0
+    breakers: Mapping[str, str] = field(default_factory=dict)
     beat_at_s: float | None = None
 
     def beat(self) -> None:
@@ -56,7 +60,12 @@ class GatewayHealth:
             return None
         body: dict[str, object] = {"status": reason or "ok"}
         if path == "/health":
-            body |= {"healthy_count": self.healthy_count, "unhealthy_count": self.unhealthy_count}
+            body |= {
+                "healthy_count": self.healthy_count,
+                "unhealthy_count": self.unhealthy_count,
+                "unprobed_count": self.unprobed_count,
+                "breakers": dict(self.breakers),
+            }
         return 200 if reason is None else 503, orjson.dumps(body)
 
     def _not_live(self) -> str | None:

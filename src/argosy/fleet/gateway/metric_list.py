@@ -107,7 +107,11 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("argosy_gateway_alert_firing", "1 while an alert holds.", "alert", "subject"),
     _counter("argosy_gateway_backend_requests_total", "Requests answered, by backend.", "backend", "status", unit="reqps"),
     _gauge("argosy_gateway_backend_in_flight", "Requests at a backend.", "backend"),
-    _gauge("argosy_gateway_backend_ready", "1 if a backend takes requests.", "backend"),
+    _gauge(
+        "argosy_gateway_backend_ready",
+        "1 if a backend takes requests; one that is not probed does until its breaker opens.",
+        "backend",
+    ),
     _gauge("argosy_gateway_breaker_state", "0 closed, 1 open, 2 half-open.", "backend"),
     _gauge("argosy_gateway_backend_queue", "Requests that wait inside a backend, as it tells.", "backend"),
     _gauge("argosy_gateway_backend_kv_usage_ratio", "KV pool in use, as a backend tells.", "backend", unit="percentunit"),

@@ -28,6 +28,7 @@ from argosy.fleet.gateway.metrics_scrape import MetricsScraper, ScrapeTarget
 from argosy.fleet.gateway.probe_client import ProbeClient
 from argosy.fleet.gateway.side_loop import SideLoop
 from argosy.fleet.gateway.stages import Upstream
+from argosy.fleet.policies.breaker import BreakerState
 from argosy.fleet.policies.health_state import HealthPhase
 
 _BEAT_S = 0.5
@@ -58,6 +59,7 @@ class BackendWatch:
         self._main: asyncio.AbstractEventLoop | None = None
         self._beating: asyncio.Task[None] | None = None
         self._phases: dict[str, HealthPhase] = {}
+        self._will_count = False
         # What follows lives on the side loop.
         self._clients: dict[str, ProbeClient] = {}
         self._prober: HealthProber
@@ -94,6 +96,7 @@ class BackendWatch:
         deadline_s = self._clock() + timeout_s
         while not self.is_settled and self._clock() < deadline_s:
             await asyncio.sleep(0.01)
+        self._count()
         self.health.is_started = True
         return self.is_settled
 
@@ -116,13 +119,13 @@ class BackendWatch:
     def added(self, settings: BackendSettings, upstream: Upstream, model: str) -> None:
         """Watch a backend, which knows its model as `model`."""
         self._phases[settings.name] = HealthPhase.UNKNOWN
-        self._count()
+        self._count_soon()
         self._side.call(self._add, settings, upstream.authorization, model)
 
     def removed(self, backend_id: str) -> None:
         """Watch it no more."""
         self._phases.pop(backend_id, None)
-        self._count()
+        self._count_soon()
         self._side.call(self._remove, backend_id)
 
     def suspect(self, backend_id: str) -> None:
@@ -133,16 +136,31 @@ class BackendWatch:
         """Have it load its model."""
         self._side.call(self._prober.wake, backend_id)
 
+    def _count_soon(self) -> None:
+        """Count once, however many backends change within one turn of the loop."""
+        if not self._will_count:
+            self._will_count = True
+            assert self._main is not None
+            self._main.call_soon(self._count)
+
     def _count(self) -> None:
-        self.health.healthy_count = sum(phase is HealthPhase.READY for phase in self._phases.values())
-        self.health.unhealthy_count = len(self._phases) - self.health.healthy_count
+        assert self._pools is not None
+        self._will_count = False
+        statuses = list(self._pools.statuses(self._clock()))
+        breakers = {each.backend_id: each.breaker.value for each in statuses if each.breaker is not BreakerState.CLOSED}
+        good = [each for each in statuses if each.phase is HealthPhase.READY and each.backend_id not in breakers]
+        health = self.health
+        health.healthy_count = sum(each.is_probed for each in good)
+        health.unprobed_count = len(good) - health.healthy_count
+        health.unhealthy_count = len(statuses) - len(good)
+        health.breakers = breakers
 
     def _set_phase(self, backend_id: str, phase: HealthPhase) -> None:
         assert self._pools is not None
         if backend_id in self._phases:
             self._phases[backend_id] = phase
-            self._count()
             self._pools.set_phase(backend_id, phase)
+            self._count_soon()
 
     def _take_report(self, backend_id: str, report: EngineReport | None, at_s: float) -> None:
         assert self._pools is not None
@@ -151,6 +169,7 @@ class BackendWatch:
     async def _beat(self) -> None:
         while True:
             self.health.beat()
+            self._count()  # breakers change with time and answers, which tell nobody
             await asyncio.sleep(_BEAT_S)
 
     # --- on the side loop ------------------------------------------------------------------------------------------------
