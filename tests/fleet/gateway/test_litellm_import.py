@@ -4,6 +4,7 @@ import pytest
 
 from argosy.errors import ConfigFileError
 from argosy.fleet.gateway.config import parse_config
+from argosy.fleet.gateway.config_operations import StoreSettings
 from argosy.fleet.gateway.litellm_import import import_litellm, imported
 from argosy.settings.yaml_file import parse_yaml
 
@@ -72,7 +73,7 @@ def test_what_has_an_equivalent_comes_over():
     assert config.resilience.breaker.open_s == 20
     assert config.resilience.health.ready.interval_s == 60
     assert config.auth.master_key_env == "MASTER"
-    assert config.store.url_env == "DATABASE_URL"
+    assert (config.store.url, config.store.url_env) == (StoreSettings().url, None)
     assert not config.store.serve_on_store_loss
     assert config.redis.url == "redis://10.0.0.2:6380/0"
 
@@ -91,7 +92,7 @@ def test_what_has_none_is_noted_and_stands_in_the_text():
         "router_settings.context_window_fallbacks.gpt: joined",
         "router_settings.model_group_alias.none: there is no model",
         "litellm_settings.drop_params: has no equivalent",
-        "general_settings.database_url: stands in the file",
+        "general_settings.database_url: its tables are LiteLLM's, so it was left out: the gateway keeps the default store",
         "environment_variables: has no equivalent",
     ):
         assert part in notes, part

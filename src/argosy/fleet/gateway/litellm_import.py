@@ -187,10 +187,10 @@ def _stores(router: dict[str, Any], general: dict[str, Any], result: dict[str, A
         result["auth"] = {"mode": "open"}
         notes.add("general_settings.master_key", 'is not set, so LiteLLM lets everybody in; auth.mode is "open" likewise')
     store: dict[str, Any] = {}
-    database = secret_variable(general.pop("database_url", None), "general_settings.database_url", "database_url", notes)
-    if database is not None:
-        store = {"url_env": database}
-        notes.add("general_settings.database_url", "its tables are LiteLLM's; give the gateway a database of its own")
+    if general.pop("database_url", None):
+        # Not its variable either: the process's environment still holds it, and the gateway would make tables in there.
+        remedy = "the gateway keeps the default store, a file of its own; another database goes into store.url_env"
+        notes.add("general_settings.database_url", f"its tables are LiteLLM's, so it was left out: {remedy}")
     loss = general.pop("allow_requests_on_db_unavailable", None)
     if loss is not None:
         store["serve_on_store_loss"] = loss
