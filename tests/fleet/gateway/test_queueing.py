@@ -106,6 +106,26 @@ async def test_a_burst_is_let_through_as_many_at_a_time_as_there_are_places(make
     assert most == 3
 
 
+async def test_a_flood_keeps_no_light_tenant_waiting(make_backend, make_gateway, connect):
+    backend = await make_backend(ttft_s=0.02)
+    gateway = await make_gateway(backend.url, max_in_flight=4)
+    light_keys = [f"sk-CANARY-light-{number}" for number in range(9)]
+    for key in light_keys:
+        gateway.keys.principals[key] = replace(gateway.keys.principals[KEY], key_id=key[-7:], tenant=key[-7:])
+    flood = [await connect(gateway.url) for _ in range(100)]
+    answers = [asyncio.ensure_future(client.ask({**HELLO, "max_tokens": 50})) for client in flood]
+    await until(lambda: gateway.dispatcher.of("m").queue.num_waiting > 80)
+    arrived = len(backend.log)
+    light = [await connect(gateway.url) for _ in light_keys]
+    for client, key in zip(light, light_keys, strict=True):
+        client.send({**HELLO, "user": "light"}, key=key)
+    assert {(await client.answer()).status for client in light} == {200}
+    order = [b"light" in received.body for received in backend.log[arrived:]]
+    # In the order of arrival they would come after more than eighty. Some are let go while the nine arrive.
+    assert len(order) - order[::-1].index(True) <= 25
+    assert {(await answer).status for answer in answers} == {200}
+
+
 async def test_a_full_queue_is_a_reason_to_fall_back(make_backend, make_gateway, connect):
     slow, other = await make_backend(ttft_s=0.3), await make_backend()
     gateway = await make_gateway(models={"m": [slow.url], "n": [other.url]}, fallbacks={"m": "n"}, max_in_flight=1)
