@@ -134,6 +134,20 @@ def test_failures_open_the_breaker_and_then_nothing_goes_there_but_one_probe(res
     probe.finish(AttemptResult.OK, 99.0, latency_s=69.0, retry_after_s=None)
 
 
+@pytest.mark.parametrize("name", ["m", "{0.__class__}", "n" * 200])
+def test_a_refusal_names_the_model_bounded_and_no_backend(name):
+    pools = make_pools(1.0)
+    pools.set_pool(name, make_policy("least_load"))
+    for pool in {name, "m"}:
+        message = pools.refusal(pool, 0.0).message
+        assert f"model {pool[:80]!r}" in message
+        assert len(message) < 200
+        assert "b0" not in message
+    assert pools.refusal("gone", 0.0).message == "model 'gone' has no backends"
+    with pytest.raises(RequestDropped, match="model 'gone' has no backends"):
+        pools.pick(exchange(), Route("gone"), frozenset(), 0.0)
+
+
 def test_every_change_of_a_breaker_is_one_line_of_the_log(caplog):
     pools = make_pools(1.0)
     with caplog.at_level("INFO", "argosy.gateway"):

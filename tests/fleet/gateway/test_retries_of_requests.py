@@ -62,6 +62,7 @@ async def test_an_address_where_nobody_listens(make_backend, make_gateway, conne
     answer = await (await connect(alone.url)).ask(chat())
     assert answer.status == 502
     assert answer.document["error"]["code"] == "upstream_connect_failed"
+    assert answer.document["error"]["message"].startswith("model 'm': no connection to the backend")
     assert str(gone.port) not in answer.body.decode()
 
 

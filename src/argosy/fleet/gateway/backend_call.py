@@ -13,6 +13,7 @@ import orjson
 from argosy.fleet.gateway.exchange import AttemptResult, TokenUsage
 from argosy.fleet.gateway.passthrough import PassThrough
 from argosy.fleet.gateway.relay import Relay
+from argosy.fleet.gateway.replies import shown_model
 from argosy.fleet.gateway.sse_observer import SseObserver, find_usage, text_size
 from argosy.fleet.gateway.stages import Placement, Route
 from argosy.fleet.gateway.upstream import UpstreamError
@@ -206,7 +207,8 @@ class BackendCall:
         return Failure(result, outcome, message, reply, _retry_after_s(headers), too_long)
 
     def _failed(self, error: UpstreamError) -> Failure:
-        return Failure(error.result, _OUTCOMES.get(error.result, Outcome.FAILED_UPSTREAM), str(error))
+        message = f"{shown_model(self._route.pool)}: {error}"
+        return Failure(error.result, _OUTCOMES.get(error.result, Outcome.FAILED_UPSTREAM), message)
 
     def _succeed(self, result: AttemptResult) -> None:
         self._result = result

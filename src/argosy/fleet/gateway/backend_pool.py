@@ -13,6 +13,7 @@ from typing import Protocol
 from argosy.fleet.gateway.backend import Backend
 from argosy.fleet.gateway.bulkhead import Bulkhead, HasRoom, TenantPools
 from argosy.fleet.gateway.exchange import Exchange
+from argosy.fleet.gateway.replies import shown_model
 from argosy.fleet.policies.breaker import BreakerState
 from argosy.fleet.policies.health_state import HealthPhase
 from argosy.fleet.policies.outcomes import Outcome, RequestDropped
@@ -55,9 +56,9 @@ class PoolState(StrEnum):
 
 _REASONS = MappingProxyType(
     {
-        PoolState.LOADING: "the model is still loading on its backends",
-        PoolState.AWAY: "every backend of the model has failed too often; they are tried again one request at a time",
-        PoolState.EMPTY: "no backend of the model is healthy",
+        PoolState.LOADING: "{} is still loading on its backends",
+        PoolState.AWAY: "every backend of {} has failed too often; they are tried again one request at a time",
+        PoolState.EMPTY: "no backend of {} is healthy",
     }
 )
 
@@ -71,9 +72,10 @@ class BackendPool:
     """
 
     def __init__(
-        self, policy: RoutingPolicy, rng: Random, prefix: Prefix | None, tokens: PromptBlocks | None = None
+        self, name: str, policy: RoutingPolicy, rng: Random, prefix: Prefix | None, tokens: PromptBlocks | None = None
     ) -> None:
         """Empty. The policy's filters are joined by those of bulkheads and of tenants' own backends."""
+        self._shown = shown_model(name)
         self.members: dict[str, Backend] = {}
         self.replicas: list[ReplicaState] = []
         self.tenants_of: dict[str, frozenset[str]] = {}
@@ -174,11 +176,12 @@ class BackendPool:
         """
         outcome = Outcome.REJECTED_CAPACITY
         if self._is_full(request):
-            message = "every backend of the model is at its limit of requests in flight"
+            message = f"every backend of {self._shown} is at its limit of requests in flight"
         elif self._is_pausing(now_s):
-            message = "every backend of the model has asked for a pause"
+            message = f"every backend of {self._shown} has asked for a pause"
         else:
-            outcome, message = Outcome.REJECTED_NO_BACKEND, _REASONS.get(self.state(now_s), message)
+            outcome, reason = Outcome.REJECTED_NO_BACKEND, _REASONS.get(self.state(now_s))
+            message = f"{self._shown}: {message}" if reason is None else reason.format(self._shown)
         return RequestDropped(outcome, message, retry_after_s=self.retry_after_s(now_s))
 
     def _is_full(self, request: RoutingRequest) -> bool:

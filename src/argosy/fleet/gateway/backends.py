@@ -14,6 +14,7 @@ from argosy.fleet.gateway.backend_pool import BackendPool, PoolState, Prefix, Pr
 from argosy.fleet.gateway.config_models import BackendSettings
 from argosy.fleet.gateway.engine_metrics import EngineReport
 from argosy.fleet.gateway.exchange import Exchange
+from argosy.fleet.gateway.replies import shown_model
 from argosy.fleet.gateway.stages import Route, Upstream
 from argosy.fleet.policies.breaker import BreakerConfig
 from argosy.fleet.policies.health_state import HealthPhase
@@ -117,7 +118,7 @@ class BackendPools:
         old = self._pools.get(name)
         if by_conversation:
             policy = replace(policy, picker=ConversationPicker(salt=name), scorers=())
-        pool = self._pools[name] = BackendPool(policy, self._rng, prefix, tokens)
+        pool = self._pools[name] = BackendPool(name, policy, self._rng, prefix, tokens)
         for backend in old.members.values() if old is not None else ():
             pool.add(backend)
 
@@ -229,7 +230,7 @@ class BackendPools:
         """
         pool = self._pools.get(route.pool)
         if pool is None:
-            raise RequestDropped(Outcome.REJECTED_NO_BACKEND, "the model has no backends")
+            raise RequestDropped(Outcome.REJECTED_NO_BACKEND, f"{shown_model(route.pool)} has no backends")
         pool.refresh(now_s)
         tenant = exchange.principal.tenant if exchange.principal is not None else ""
         request = pool.routing_request(exchange, tenant, tried)
@@ -273,8 +274,8 @@ class BackendPools:
     def refusal(self, pool: str, now_s: float) -> RequestDropped:
         """Why a request cannot be served by a pool that has no backend ready, and when to come back."""
         if pool not in self._pools:
-            return RequestDropped(Outcome.REJECTED_NO_BACKEND, "the model has no backends")
-        return self._pools[pool].refusal(RoutingRequest(""), "no backend of the model is ready", now_s)
+            return RequestDropped(Outcome.REJECTED_NO_BACKEND, f"{shown_model(pool)} has no backends")
+        return self._pools[pool].refusal(RoutingRequest(""), "no backend is ready", now_s)
 
     def reap(self, now_s: float, silent_s: float) -> int:
         """Backstop against calls that were never finished; returns how many there were."""

@@ -39,3 +39,8 @@ def error_reply(error: ArgosyError) -> tuple[int, list[tuple[bytes, bytes]], byt
     elif error.http_status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return error.http_status, headers, error_body(error.message, error.type, error.param, error.code)
+
+
+def shown_model(name: str) -> str:
+    """A model as messages name it, at most 80 characters of it."""
+    return f"model {name[:80]!r}"
