@@ -32,7 +32,8 @@ models:
 tenants:
   - id: acme
     limits: {max_budget_usd: 5, budget_period_s: 86400}
-    teams: [{id: research, keys: [{id: ada, key_env: ARGOSY_TEST_KEY, limits: {rpm: 60, tpm: 1000}}]}]
+    teams: [{id: research, keys: [{id: ada, key_env: ARGOSY_TEST_KEY, limits: {rpm: 60, tpm: 1000}},
+      {id: bot, key_env: ARGOSY_TEST_BOT_KEY, models: [big], priority: best_effort}]}]
 observability: {alerts: {quota_ratio: 0.75}}
 """
 
@@ -40,6 +41,7 @@ observability: {alerts: {quota_ratio: 0.75}}
 @pytest.fixture
 def config(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("ARGOSY_TEST_KEY", "sk-CANARY-1-0123456789")
+    monkeypatch.setenv("ARGOSY_TEST_BOT_KEY", "sk-CANARY-3-0123456789")
     monkeypatch.setenv("ARGOSY_TEST_BACKEND_KEY", "sk-CANARY-2")
     path = tmp_path / "gateway.yaml"
     path.write_text(CONFIG)
@@ -56,7 +58,9 @@ def test_check_shows_what_the_configuration_comes_to(config, capsys):
         r"\nsmall +least_load ",
         r"10\.0\.0\.1:8000 +vllm +http://10\.0\.0\.1:8000 +3\n",
         r"acme +\$5 per 1 d",
-        r"ada +rpm 60, tpm 1000",
+        r"TENANT +TEAM +KEY +MODELS +PRIORITY +LIMITS",
+        r"ada +all +standard +rpm 60, tpm 1000",
+        r"bot +big +best_effort +none",
         r"listens on +127\.0\.0\.1:4567",
         r"lets in +keys of tenants",
     ):

@@ -76,7 +76,14 @@ def test_the_life_of_a_key(where: list[str], capsys: Output) -> None:
 
 def test_mistakes_are_one_line_and_exit_code_2(where: list[str], capsys: Output, tmp_path: Path) -> None:
     for arguments, message in (
-        (["keys", "create", "--rpm", "-1", *where], "rpm_limit"),
+        (["keys", "create", "--rpm", "-1", *where], "error: --rpm"),
+        (["keys", "create", "--budget-duration", "1mo", "--max-budget", "1", *where], "error: --budget-duration must be"),
+        (["keys", "create", "--duration", "soon", *where], "error: --duration must be"),
+        (["keys", "create", "--priority", "high", *where], "error: --priority"),
+        (["keys", "create", "--model", "a b", *where], "error: --model"),
+        (["keys", "expire", "key_none", "--in", "soon", *where], "error: --in must be"),
+        (["keys", "rotate", "key_none", "--grace", "soon", *where], "error: --grace must be"),
+        (["keys", "list", "--size", "0", *where], "error: page must be at least 1 and size from 1"),
         (["keys", "create", "--team", "none", *where], "there is no team"),
         (["keys", "info", "key_none", *where], "there is no key"),
         (["keys", "list"], "--config FILE"),
@@ -106,6 +113,24 @@ store: {{url_env: STORE_URL}}
     assert run(["keys", "create", "--config", str(config)]) == 0
     assert len(ids(["--config", str(config)], capsys)) == 1
     assert (tmp_path / "there.db").exists()
+
+
+def test_models_are_those_of_the_configuration(tmp_path: Path, capsys: Output) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_text(
+        f"""
+models: [{{name: small, aliases: [tiny], backends: [{{url: "http://127.0.0.1:1"}}]}}]
+auth: {{secret_file: {tmp_path}/secret}}
+store: {{url: "sqlite:///{tmp_path}/there.db"}}
+"""
+    )
+    where = ["--config", str(config)]
+    assert run(["keys", "create", "--model", "small", "--model", "nope", *where]) == 2
+    assert "gateway.yaml has no model 'nope'; it has small, tiny\n" in capsys.readouterr().err
+    assert run(["keys", "create", "--model", "smal", *where]) == 2
+    assert "did you mean 'small'?" in capsys.readouterr().err
+    assert ids(where, capsys) == []
+    assert run(["keys", "create", "--model", "small", "--model", "tiny", *where]) == 0
 
 
 @pytest.fixture

@@ -66,14 +66,15 @@ def _tenants(config: GatewayConfig) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("TENANT", "TEAM", "KEY", "LIMITS"):
+    for column in ("TENANT", "TEAM", "KEY", "MODELS", "PRIORITY", "LIMITS"):
         table.add_column(column, overflow="fold")
     for organisation in config.tenants:
-        table.add_row(organisation.id, "", "", limits_text(organisation.limits))
+        table.add_row(organisation.id, "", "", "", "", limits_text(organisation.limits))
         for team in organisation.teams:
-            table.add_row("", team.id, "", limits_text(team.limits))
+            table.add_row("", team.id, "", "", "", limits_text(team.limits))
             for key in team.keys:
-                table.add_row("", "", key.id, limits_text(key.limits))
+                models = printable(", ".join(key.models)) or "all"
+                table.add_row("", "", key.id, models, key.priority, limits_text(key.limits))
     return table
 
 

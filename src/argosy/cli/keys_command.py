@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
 from argosy.cli.terminal import print_json, printable
+from argosy.errors import InvalidRequest
 
 EPILOG = """\
 \b
@@ -44,6 +48,25 @@ SecretFile = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a script instead.")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="Id of the key, key_….", show_default=False)]
 DEFAULT_KEY_ENV = "ARGOSY_MASTER_KEY"
+FLAG_OF: Mapping[str, str] = MappingProxyType(
+    {
+        "key_alias": "--alias",
+        "team_id": "--team",
+        "organization_id": "--organization",
+        "user_id": "--user",
+        "models": "--model",
+        "priority": "--priority",
+        "duration": "--duration",
+        "rpm_limit": "--rpm",
+        "tpm_limit": "--tpm",
+        "max_parallel_requests": "--max-parallel",
+        "max_budget": "--max-budget",
+        "budget_duration": "--budget-duration",
+        "budget_id": "--budget",
+        "grace_period": "--grace",
+    }
+)
+"""Flag by the field of the admin API that it sets."""
 
 
 @app.command("create")
@@ -100,6 +123,8 @@ def create(
     }
     body = {name: value for name, value in fields.items() if value is not None}
     where = _where(config, url, master_key_env, store, secret_file)
+    if config is not None and model:
+        _check_models(model, config)
     _show_issued(_call(where, "POST", "/key/generate", body), as_json)
 
 
@@ -212,7 +237,7 @@ def expire(
 
     end = {"expires": datetime.now(UTC).isoformat()} if in_ is None else {"duration": in_}
     where = _where(config, url, master_key_env, store, secret_file)
-    _call(where, "POST", "/key/update", {"key": key_id, **end})
+    _call(where, "POST", "/key/update", {"key": key_id, **end}, flag_of={**FLAG_OF, "duration": "--in"})
 
 
 @app.command("delete")
@@ -246,10 +271,36 @@ def _call(
     path: str,
     body: Mapping[str, Any] | None,
     query: Mapping[str, Any] | None = None,
+    flag_of: Mapping[str, str] = FLAG_OF,
 ) -> Any:
     from argosy.cli.admin_client import AdminTarget, call_admin
 
-    return call_admin(AdminTarget(**where), method, path, body, query)
+    try:
+        return call_admin(AdminTarget(**where), method, path, body, query)
+    except InvalidRequest as error:
+        raise InvalidRequest(_in_flags(error.message, flag_of)) from None
+
+
+def _in_flags(message: str, flag_of: Mapping[str, str]) -> str:
+    """`message` with fields of the API as flags. Names of one word are fields only where the message begins with them."""
+
+    def flag(name: re.Match[str]) -> str:
+        is_field = name.start() == 0 or "_" in name[0]
+        return flag_of.get(name[0], name[0]) if is_field else name[0]
+
+    return re.sub(r"(?<![\w'/-])[a-z]+(?:_[a-z]+)*(?![\w'])", flag, message)
+
+
+def _check_models(names: Sequence[str], config: Path) -> None:
+    """Raise `InvalidRequest` for a model that the gateway of `config` does not serve: the key could never use it."""
+    from argosy.fleet.gateway.config import load_config
+
+    known = load_config(config).model_of
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(list(known)[:20])}"
+            raise InvalidRequest(f"--model: {config} has no model {name[:80]!r}; {hint}")
 
 
 def _state(key: Mapping[str, Any]) -> str:
