@@ -122,11 +122,13 @@ async def test_keys_are_made_used_billed_and_blocked(make_backend, write_config,
     made = await client.ask({"max_parallel_requests": 3, "models": ["m"]}, path="/key/generate", key=MASTER)
     assert made.status == 200
     key = made.document["key"]
-    assert (await client.ask(chat(), key=key)).status == 200
+    answer = await client.ask(chat(), key=key)
+    assert answer.status == 200
     await wait_until(lambda: service.admission.store.writer.num_open == 0)
     spend = await client.ask(b"", path="/spend/logs", method="GET", key=MASTER)
     (record,) = spend.document
     assert (record["input_tokens"], record["output_tokens"], record["spend"]) == (7, 3, 13e-6)
+    assert record["request_id"] == answer.headers["x-request-id"] != record["exchange_id"]
     assert (await client.ask({"key": key}, path="/key/block", key=MASTER)).status == 200
     assert (await client.ask(chat(), key=key)).status == 401
     assert key.encode() not in spend.body
