@@ -15,7 +15,9 @@ import pytest
 
 MODEL = "smollm2-135m"
 # Two run at once, a step takes 4 tokens, the pool holds two sequences of 64: prompts are slow, queues and preemptions near.
+# Torch is the slow executor: a state lasts for seconds, longer than a busy machine pauses whoever looks for it.
 FLAGS = (
+    "--executor", "torch",
     "--max-num-seqs", "2", "--max-num-batched-tokens", "4", "--num-gpu-blocks-override", "8", "--block-size", "16",
     "--max-model-len", "128", "--check-invariants",
 )  # fmt: skip
