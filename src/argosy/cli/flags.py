@@ -90,7 +90,7 @@ RefineOutliers = Annotated[
     bool,
     _option(
         "Model",
-        "CPU kernels: half the error of activations, for 5 % of the speed.",
+        "CPU kernels: activations with outliers nearer to fp32, for some of the speed.",
         "--refine-outliers/--no-refine-outliers",
     ),
 ]

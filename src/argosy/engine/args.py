@@ -47,8 +47,8 @@ class EngineArgs:
             kernels on a CPU if they can run the model and `dtype` is "auto", else torch.
         weights: how the CPU kernels keep weights: "stored", as the files have them; "int8", rotated and rounded to bytes
             with a scale per row, activations with one per token; "auto" is "stored".
-        refine_outliers: the CPU kernels quantise activations twice where outliers make them coarse: about half the error,
-            for 5 % of the speed. Needs executor "kernels" and weights as stored.
+        refine_outliers: the CPU kernels quantise activations twice where outliers make them coarse: nearer to fp32, for some
+            of the speed. Needs executor "kernels" and weights as stored.
         threads: CPU threads to compute with; None is one per physical core that this process may use for the kernels, and
             leaves torch's own choice for torch.
         max_model_len: longest sequence in tokens, prompt and output; None is the model's own limit. Capped to the KV pool.

@@ -1,7 +1,7 @@
 """Gives the memory of the compiler's code back once everything is compiled.
 
-Loading kernels from the disk cache goes through LLVM, which leaves 60 MB of its library resident. They are read-only pages
-of a file: dropped, they come back from the page cache when the compiler is called again, which takes milliseconds.
+Loading kernels from the disk cache goes through LLVM, which leaves tens of MB of its library resident. They are read-only
+pages of a file: dropped, they come back from the page cache when the compiler is called again.
 """
 
 from __future__ import annotations
