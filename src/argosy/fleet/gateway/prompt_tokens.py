@@ -12,7 +12,7 @@ import concurrent.futures
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from argosy.errors import ArgosyError
 from argosy.fleet.gateway.config_kv import TokenizerSettings
@@ -20,30 +20,13 @@ from argosy.fleet.gateway.exchange import Exchange
 from argosy.fleet.policies.routing.request import chain_root, token_block_hashes
 from argosy.observe.logs import log_event
 
+if TYPE_CHECKING:
+    from argosy.models.loaded import Tokenizer
+
 _LOGGER = logging.getLogger("argosy.gateway.tokenizer")
 # Where a text is cut, the tokens before the cut may be others than without it.
 _UNSURE_CHARACTERS = 256
 _TEMPLATE_CHANGES = ("chat_template", "documents", "response_role", "mm_processor_kwargs", "truncate_prompt_tokens")
-
-
-class PromptTokenizer(Protocol):
-    """What is needed of a tokenizer; see `models.loaded.Tokenizer`."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Ids of a text."""
-        ...
-
-    def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The text of messages."""
-        ...
 
 
 class NotText(Exception):
@@ -58,11 +41,11 @@ class PromptTokens:
             "timeout", "unsupported" (no text, or no endpoint with one), "refused" (by the template).
     """
 
-    def __init__(self, settings: TokenizerSettings, *, load: Callable[[str], PromptTokenizer] | None = None) -> None:
+    def __init__(self, settings: TokenizerSettings, *, load: Callable[[str], Tokenizer] | None = None) -> None:
         """Begins to load the tokenizer, on the thread that will use it."""
         self.num_without: dict[str, int] = {}
         self._settings = settings
-        self._tokenizer: PromptTokenizer | None = None
+        self._tokenizer: Tokenizer | None = None
         self._has_failed = False
         self._num_pending = 0
         self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="argosy-tokenizer")
@@ -116,7 +99,7 @@ class PromptTokens:
 
     # ---- on the tokenizer's thread ----
 
-    def _load(self, load: Callable[[str], PromptTokenizer]) -> None:
+    def _load(self, load: Callable[[str], Tokenizer]) -> None:
         name = self._settings.model
         try:
             self._tokenizer = load(name)
@@ -134,7 +117,7 @@ class PromptTokens:
         return token_block_hashes(tokens, block_tokens, root)
 
 
-def prompt_tokens(tokenizer: PromptTokenizer, kind: str, document: Mapping[str, Any], max_characters: int) -> Sequence[int]:
+def prompt_tokens(tokenizer: Tokenizer, kind: str, document: Mapping[str, Any], max_characters: int) -> Sequence[int]:
     """The leading tokens of a request's prompt; of a text longer than `max_characters`, those that are sure.
 
     Raises:
@@ -166,7 +149,7 @@ def prompt_tokens(tokenizer: PromptTokenizer, kind: str, document: Mapping[str, 
     return ids[: max(0, len(ids) - num_unsure)]
 
 
-def _render(tokenizer: PromptTokenizer, document: Mapping[str, Any]) -> str:
+def _render(tokenizer: Tokenizer, document: Mapping[str, Any]) -> str:
     messages = document.get("messages")
     if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
         raise NotText
@@ -197,7 +180,7 @@ def _plain(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**plain, "role": "system" if role == "developer" else role, "content": content}
 
 
-def load_tokenizer(model: str) -> PromptTokenizer:
+def load_tokenizer(model: str) -> Tokenizer:
     """The tokenizer of a model of the catalogue, fetched if need be, or at a path. Blocks.
 
     Raises:
